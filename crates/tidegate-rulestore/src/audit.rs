@@ -1,4 +1,4 @@
-//! Who did what: written in the same transaction as what was done.
+//! The audit log: written in the same transaction as the change.
 
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -9,50 +9,50 @@ use crate::error::Result;
 use crate::tokens::Role;
 use crate::versions::{number, signed};
 
-/// Who does something.
+/// The author of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     /// The name of the token or session.
     pub name: String,
-    /// What it may do.
+    /// Its role.
     pub role: Role,
 }
 
-/// Something that was done.
+/// An entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// Its number, growing.
+    /// Its number, ascending.
     pub id: u64,
     /// When.
     pub at: Timestamp,
     /// Who.
     pub actor: String,
-    /// As what.
+    /// The actor's role.
     pub role: String,
-    /// What, in one word: `publish`.
+    /// The action, in one word: `publish`.
     pub action: String,
-    /// To what.
+    /// The subject of the action.
     pub target: String,
-    /// More, by action.
+    /// Details, depending on the action.
     pub detail: serde_json::Value,
 }
 
 /// Which entries to read.
 #[derive(Clone, Debug, Default)]
 pub struct AuditFilter {
-    /// Those before this one; none for the newest.
+    /// Only entries before this one; `None` starts with the newest.
     pub before: Option<u64>,
-    /// Of this actor alone.
+    /// Only of this actor.
     pub actor: Option<String>,
-    /// Of this action alone.
+    /// Only of this action.
     pub action: Option<String>,
 }
 
 impl RuleStore {
-    /// Notes something that is not part of another change.
+    /// Records an action that is not part of another change.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn note(
         &self,
         by: &Actor,
@@ -68,7 +68,7 @@ impl RuleStore {
     /// Up to `most` entries, newest first.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn audit(&self, filter: &AuditFilter, most: u32) -> Result<Vec<AuditEntry>> {
         let rows = sqlx::query(
             "SELECT id, at_us, actor, role, action, target, detail FROM audit \

@@ -1,4 +1,4 @@
-//! Where the database is, and the connections to it.
+//! The address of the database, and the connections to it.
 
 use std::fmt;
 use std::io::{ErrorKind, Read as _};
@@ -15,23 +15,23 @@ use tokio::time::timeout;
 use crate::error::{Error, Result};
 use crate::schema;
 
-/// Connections at once: the control plane asks seldom.
+/// The most connections: the control plane makes few queries.
 const MOST_CONNECTIONS: u32 = 5;
-/// How long to wait for one, connecting included.
+/// The longest wait for a connection, including connecting.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long what is read may take: two hundred thousand overrides on a busy machine.
+/// The timeout of a query: two hundred thousand overrides on a busy machine.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long a change may take: the largest set of rules on a busy machine, behind another that is being written.
+/// The timeout of a change: the largest set of rules on a busy machine, behind another that is being written.
 const CHANGE_WITHIN: Duration = Duration::from_secs(20);
 
-/// What every connection to SQLite begins with. Readers do not wait for the one writer (WAL), a writer waits for another
-/// instead of failing, and what was acknowledged survives a power cut.
+/// Run on every new SQLite connection. Readers do not wait for the one writer (WAL), a writer waits for another instead of
+/// failing, and acknowledged changes survive a power cut.
 const SQLITE_SETUP: &str = "PRAGMA journal_mode = WAL; PRAGMA busy_timeout = 5000; PRAGMA synchronous = FULL; \
     PRAGMA foreign_keys = ON;";
-/// And to PostgreSQL: that a table exists already is no news.
+/// The same for PostgreSQL: a notice that a table already exists is not worth logging.
 const POSTGRES_SETUP: &str = "SET client_min_messages = warning";
 
-/// What every file of SQLite begins with.
+/// The header of every SQLite file.
 const SQLITE_HEAD: &[u8; 16] = b"SQLite format 3\0";
 
 /// The file's name in the directory of the embedded database.
@@ -81,7 +81,7 @@ impl DatabaseUrl {
         self.kind
     }
 
-    /// Whether there is a database already, as far as can be told without asking: an embedded one is a file.
+    /// Whether the database exists, as far as can be told without connecting: an embedded one is a file.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.kind != Kind::Sqlite || Path::new(&self.url).exists()
@@ -148,21 +148,21 @@ impl fmt::Debug for DatabaseUrl {
 pub struct RuleStore {
     pub(crate) pool: AnyPool,
     pub(crate) url: DatabaseUrl,
-    /// Wakes those who watch in this process when something was published here.
+    /// Wakes watchers in this process after a change made here.
     pub(crate) changed: Arc<watch::Sender<()>>,
-    /// Set once an embedded database was found to be whole.
+    /// Set once an embedded database passed its integrity check.
     sound: Arc<OnceLock<()>>,
-    /// Which file an embedded database is, once it was found to be whole.
+    /// The identity of an embedded database's file, once it passed its integrity check.
     file: Arc<OnceLock<(u64, u64)>>,
-    /// How long a reading and a change may take.
+    /// The timeouts of a query and of a change.
     patience: [Duration; 2],
 }
 
 impl RuleStore {
-    /// A store at `url`. It connects with the first question; [`RuleStore::migrate`] should be that.
+    /// A store at `url`. It connects with the first query, which should be [`RuleStore::migrate`].
     ///
     /// # Errors
-    /// When the directory of an embedded database cannot be made, or the URL makes no sense to the driver.
+    /// The directory of an embedded database cannot be created, or the driver rejects the URL.
     pub fn open(url: &DatabaseUrl) -> Result<Self> {
         install_default_drivers();
         if let Some(directory) = url.directory() {
@@ -182,8 +182,8 @@ impl RuleStore {
                 Ok(())
             })
         });
-        // Who gave up waiting leaves its connection in the middle of something. A server that still says nothing would hold
-        // its place for ever, and five such places are all there are.
+        // A query that timed out leaves its connection in the middle of an exchange. A silent server would hold the slot for
+        // ever, and there are only five.
         let options = options.after_release(|connection, _| {
             Box::pin(async move {
                 timeout(PATIENCE, connection.ping()).await.unwrap_or_else(|_| Err(late()))?;
@@ -203,21 +203,21 @@ impl RuleStore {
         })
     }
 
-    /// The same, waiting this long for an answer.
+    /// Sets the timeout for answers.
     #[must_use]
     pub fn answering_within(self, patience: Duration) -> Self {
         RuleStore { patience: [patience; 2], ..self }
     }
 
-    /// What is only read must come soon. A table that somebody holds locked, or a host that is gone without a word, would
-    /// keep whoever follows the database waiting without end, and from following the other nodes meanwhile.
+    /// Bounds the time of a query. A locked table, or a host that vanished, would otherwise block the follower of the
+    /// database for ever, and keep it from following the other nodes meanwhile.
     pub(crate) async fn soon<T>(&self, read: impl Future<Output = sqlx::Result<T>>) -> Result<T> {
         self.check_place()?;
         Ok(timeout(self.patience[0], read).await.unwrap_or_else(|_| Err(late()))?)
     }
 
-    /// What changes something is one transaction, so it is made whole or not at all. Where no answer comes, nobody can say
-    /// which: the server may have heard the last word of it.
+    /// Bounds the time of a change, which is one transaction: applied whole or not at all. Without an answer it is unknown
+    /// which: the server may have received the commit.
     pub(crate) async fn change<T, E: From<Error>>(
         &self,
         change: impl Future<Output = std::result::Result<T, E>>,
@@ -228,10 +228,10 @@ impl RuleStore {
             .unwrap_or_else(|_| Err(Error::InDoubt { source: late() }.into()))
     }
 
-    /// Brings the schema up to date: safe to be called by many nodes at once, and again.
+    /// Brings the schema up to date: safe to call concurrently from many nodes, and repeatedly.
     ///
     /// # Errors
-    /// When the database does not answer, is damaged, or a newer release has changed it.
+    /// The database does not answer, is damaged, or was changed by a newer release.
     pub async fn migrate(&self) -> Result<()> {
         self.check_place()?;
         if self.url.kind == Kind::Sqlite && self.sound.get().is_none() {
@@ -245,7 +245,7 @@ impl RuleStore {
         Ok(())
     }
 
-    /// Which file is where an embedded database should be.
+    /// The identity of the file at the path of an embedded database.
     fn file_in_place(&self) -> Option<(u64, u64)> {
         use std::os::unix::fs::MetadataExt as _;
         if self.url.kind != Kind::Sqlite {
@@ -254,7 +254,7 @@ impl RuleStore {
         std::fs::metadata(&self.url.url).ok().map(|file| (file.dev(), file.ino()))
     }
 
-    /// A file that was deleted or replaced can still be written to by whoever has it open, and nobody would find that again.
+    /// A deleted or replaced file can still be written to by a process that has it open, and the data would be lost.
     fn check_place(&self) -> Result<()> {
         match self.file.get() {
             Some(file) if self.file_in_place() != Some(*file) => {
@@ -264,11 +264,11 @@ impl RuleStore {
         }
     }
 
-    /// Whether the file is a database, and whole: what is damaged should be said before anything is written to it.
+    /// Whether the file is an intact database: damage should be reported before anything is written.
     async fn check_file(&self) -> Result<()> {
         let path = self.url.url.clone();
         let damaged = |what: String| Error::Damaged { path: path.clone(), what };
-        // A file of something else fails every connection, and all that would be heard is that none came.
+        // A file of another kind fails every connection, with an error that only says that none was made.
         let is_other = std::fs::File::open(&path).is_ok_and(|mut file| {
             let mut head = [0; SQLITE_HEAD.len()];
             file.read_exact(&mut head).is_ok() && head != *SQLITE_HEAD
@@ -287,13 +287,13 @@ impl RuleStore {
         }
     }
 
-    /// Where it is.
+    /// Its URL.
     #[must_use]
     pub fn url(&self) -> &DatabaseUrl {
         &self.url
     }
 
-    /// Ends all connections; what is under way finishes first.
+    /// Closes all connections; queries in progress finish first.
     pub async fn close(&self) {
         self.pool.close().await;
     }
@@ -303,7 +303,7 @@ fn late() -> sqlx::Error {
     sqlx::Error::Io(ErrorKind::TimedOut.into())
 }
 
-/// Commits, and says where it is not known whether that happened.
+/// Commits, and reports if the result is unknown.
 pub(crate) async fn commit(transaction: Transaction<'_, Any>) -> Result<()> {
     transaction.commit().await.map_err(|source| match source {
         sqlx::Error::Database(_) => Error::Unavailable { source },
@@ -311,7 +311,7 @@ pub(crate) async fn commit(transaction: Transaction<'_, Any>) -> Result<()> {
     })
 }
 
-/// SQLite's codes for a file whose content makes no sense, the rest of which say more.
+/// SQLite's codes for a corrupt file; extended codes add more detail.
 fn is_damage(error: &dyn sqlx::error::DatabaseError) -> bool {
     const CORRUPT: u32 = 11;
     const NOT_A_DATABASE: u32 = 26;
@@ -319,7 +319,7 @@ fn is_damage(error: &dyn sqlx::error::DatabaseError) -> bool {
     code.is_some_and(|code| [CORRUPT, NOT_A_DATABASE].contains(&(code & 0xff)))
 }
 
-/// Only the owner may look into it: it holds hashes of tokens, and the limits of keys.
+/// Only the owner may read it: it contains digests of tokens, and the limits of keys.
 fn make_private(directory: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)

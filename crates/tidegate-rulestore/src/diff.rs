@@ -1,4 +1,4 @@
-//! How two sets of documents differ, for people.
+//! The differences of two sets of documents, for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,19 +9,20 @@ use tidegate_rules::outline;
 
 use crate::document::DocumentSet;
 
-/// Longer diffs are cut: nobody reads on.
+/// Longer diffs are truncated: nobody reads on.
 const MOST_BYTES: usize = 256 * 1024;
 
-/// The fewest lines that differ are looked for this long, which is enough for a hundred thousand. To find them takes as long
-/// as the texts are long times as they differ: for the largest that are taken, hours. After this, some more lines may be shown.
+/// The time to search for the smallest difference, enough for a hundred thousand lines. The search takes time proportional
+/// to the length of the texts times their difference: for the largest accepted ones, hours. After this, the diff may have
+/// some more lines.
 const EXACT_FOR: Duration = Duration::from_millis(500);
 
-/// How one set of documents differs from another.
+/// The differences of two sets of documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Diff {
-    /// The older version; none where it is not a published one.
+    /// The older version; `None` if it is not a published one.
     pub from: Option<u64>,
-    /// The newer version; none where it is not a published one.
+    /// The newer version; `None` if it is not a published one.
     pub to: Option<u64>,
     /// The documents that differ.
     pub documents: Vec<DocumentDiff>,
@@ -29,42 +30,42 @@ pub struct Diff {
     pub rules: Vec<RuleChange>,
 }
 
-/// How one document differs.
+/// The differences of one document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DocumentDiff {
     /// Its domain.
     pub domain: String,
-    /// What became of it.
+    /// How it changed.
     pub change: Change,
-    /// The lines, as `diff -u` has them.
+    /// The lines in the format of `diff -u`.
     pub unified: String,
 }
 
-/// A rule that differs.
+/// A changed rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleChange {
     /// Its domain.
     pub domain: String,
     /// Its name.
     pub rule: String,
-    /// What became of it.
+    /// How it changed.
     pub change: Change,
 }
 
-/// What became of something.
+/// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// It was not there.
+    /// It was added.
     Added,
-    /// It is no more.
+    /// It was removed.
     Removed,
-    /// It is another.
+    /// It was modified.
     Changed,
 }
 
 impl Diff {
-    /// How `new` differs from `old`.
+    /// The differences between `old` and `new`.
     #[must_use]
     pub fn between(old: &DocumentSet, new: &DocumentSet) -> Self {
         let domains: BTreeSet<&str> = old.iter().chain(new.iter()).map(|(domain, _)| domain).collect();
@@ -79,7 +80,7 @@ impl Diff {
         diff
     }
 
-    /// The same, between these versions.
+    /// Sets the versions that it compares.
     #[must_use]
     pub fn of(self, from: Option<u64>, to: Option<u64>) -> Self {
         Diff { from, to, ..self }
@@ -121,7 +122,7 @@ fn rule_changes(domain: &str, before: &str, after: &str) -> Vec<RuleChange> {
     changed.collect()
 }
 
-/// The rules of a document and their text; none where it cannot be read.
+/// The rules of a document and their text; empty if it cannot be parsed.
 fn rules_of(text: &str) -> BTreeMap<String, &str> {
     let outlines = outline(text).unwrap_or_default();
     let places = outlines.into_iter().flat_map(|one| one.rules);

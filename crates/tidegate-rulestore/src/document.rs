@@ -21,22 +21,22 @@ pub struct DocumentSet {
     by_domain: BTreeMap<String, String>,
 }
 
-/// Why text cannot be taken apart into documents.
+/// Why text cannot be split into documents.
 #[derive(Debug, thiserror::Error)]
 pub enum SplitError {
-    /// It is no YAML.
+    /// It is not YAML.
     #[error(transparent)]
     Yaml(#[from] Diagnostics),
     /// A document names no domain.
     #[error("a document of {file} names no domain")]
     NoDomain {
-        /// Where it is from.
+        /// The file.
         file: String,
     },
 }
 
 impl DocumentSet {
-    /// A set of these; a second document of a domain is added to the first.
+    /// A set of these; a second document of a domain is appended to the first.
     #[must_use]
     pub fn new(documents: impl IntoIterator<Item = Document>) -> Self {
         let mut set = DocumentSet::default();
@@ -55,10 +55,10 @@ impl DocumentSet {
         set
     }
 
-    /// Takes rule files apart into one document per domain. Nothing is lost: comments and order stay.
+    /// Splits rule files into one document per domain. Nothing is lost: comments and order stay.
     ///
     /// # Errors
-    /// When a file is no YAML, or names no domain.
+    /// A file is not YAML, or has no domain.
     pub fn split(files: &[Source]) -> Result<Self, SplitError> {
         let mut documents = Vec::new();
         for file in files {
@@ -74,7 +74,7 @@ impl DocumentSet {
                     Some([Outline { domain: Some(domain), .. }]) => {
                         documents.push(Document { domain: domain.clone(), text });
                     }
-                    // Comments alone belong to what follows.
+                    // A part with only comments belongs to the next document.
                     None => before = text,
                     Some(_) => return Err(SplitError::NoDomain { file: file.name.clone() }),
                 }
@@ -92,12 +92,12 @@ impl DocumentSet {
         self.by_domain.get(domain).map(String::as_str)
     }
 
-    /// Domains and texts, in the order of the domains.
+    /// Domains and texts, sorted by domain.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.by_domain.iter().map(|(domain, text)| (domain.as_str(), text.as_str()))
     }
 
-    /// The same with another text for `domain`.
+    /// The set with another text for `domain`.
     #[must_use]
     pub fn with(&self, domain: &str, text: String) -> Self {
         let mut changed = self.clone();
@@ -105,7 +105,7 @@ impl DocumentSet {
         changed
     }
 
-    /// As a list, in the order of the domains.
+    /// As a list, sorted by domain.
     #[must_use]
     pub fn to_documents(&self) -> Vec<Document> {
         self.iter()
@@ -113,14 +113,14 @@ impl DocumentSet {
             .collect()
     }
 
-    /// As the compiler takes them; messages name a document by its domain.
+    /// In the compiler's form; messages name a document by its domain.
     #[must_use]
     pub fn sources(&self) -> Vec<Source> {
         self.iter().map(|(domain, text)| Source::new(domain, text)).collect()
     }
 }
 
-/// The documents of a file, without the lines that part them. In YAML a line that begins with `---` always does.
+/// The documents of a file, without the separators. In YAML a line that begins with `---` always is one.
 fn parts(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let (mut start, mut at) = (0, 0);

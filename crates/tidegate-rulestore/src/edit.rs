@@ -1,7 +1,7 @@
 //! Changes one rule of a document and nothing else: comments, order and spacing of the rest stay byte for byte.
 //!
-//! Whatever text comes in, the result is looked at again: it must hold the rules it held before, unchanged, and the one
-//! that was meant. So no text can bring a second rule along.
+//! Whatever the input, the result is parsed again: it must have the rules it had before, unchanged, and the intended one. So
+//! no text can smuggle in a second rule.
 
 use std::ops::Range;
 
@@ -22,22 +22,22 @@ pub enum EditError {
         /// What is wrong.
         problem: String,
     },
-    /// The document is written in a way that a single rule cannot be changed in.
+    /// The document's layout does not allow changing a single rule.
     #[error(
         "the rules of this document stand in one bracket, so a rule can only be changed with the whole document"
     )]
     OneBracket,
-    /// It is no YAML.
+    /// It is not YAML.
     #[error(transparent)]
     Yaml(#[from] Diagnostics),
 }
 
-/// `document` with the rule `name` as `text` has it: replaced where there is one, else appended.
+/// `document` with the rule `name` replaced by `text`, or `text` appended if there is none.
 ///
 /// `text` is the rule's mapping, with or without a dash before it.
 ///
 /// # Errors
-/// When `text` is not one rule of that name, or the document cannot be changed in part.
+/// `text` is not one rule of that name, or the document cannot be changed in part.
 pub fn put_rule(document: &str, name: &str, text: &str) -> Result<String, EditError> {
     let rule = Mapping::read(text, name)?;
     let before = only(document)?;
@@ -58,17 +58,17 @@ pub fn put_rule(document: &str, name: &str, text: &str) -> Result<String, EditEr
     Ok(changed)
 }
 
-/// `document` without the rule `name`, nor the comment right above it.
+/// `document` without the rule `name` and the comment right above it.
 ///
 /// # Errors
-/// When there is no such rule, or the document cannot be changed in part.
+/// There is no such rule, or the document cannot be changed in part.
 pub fn remove_rule(document: &str, name: &str) -> Result<String, EditError> {
     let before = only(document)?;
     let at = before.rules.iter().position(|place| place.name == name);
     let at = at.ok_or_else(|| EditError::NoSuchRule { rule: name.to_owned() })?;
     let list = before.list.clone().expect("it lists rules");
     let changed = if before.rules.len() == 1 {
-        // A list must be left. White space after the colon is part of neither.
+        // A list must remain. White space after the colon belongs to neither.
         let start = document[..list.start].trim_end().len();
         replaced(document, start..list.end, " []")
     } else if document[list.start..].starts_with('[') {
@@ -82,7 +82,7 @@ pub fn remove_rule(document: &str, name: &str) -> Result<String, EditError> {
     Ok(changed)
 }
 
-/// A rule that was sent: its lines, without what they are all indented by.
+/// A submitted rule: its lines, without their common indentation.
 struct Mapping {
     lines: Vec<String>,
     flow: bool,
@@ -92,7 +92,7 @@ impl Mapping {
     fn read(text: &str, name: &str) -> Result<Self, EditError> {
         let text = text.trim_matches('\n').trim_end();
         let lines: Vec<String> = match text.trim_start().strip_prefix("- ") {
-            // With a dash: what follows it begins two columns further right.
+            // With a dash: the mapping begins two columns further right.
             Some(_) => {
                 let indent = text.len() - text.trim_start().len() + 2;
                 let first = text.trim_start()[2..].trim_start();
@@ -145,7 +145,7 @@ fn dedented(line: &str, indent: usize) -> String {
     line[own.min(indent)..].to_owned()
 }
 
-/// The one document in `text`.
+/// The only document in `text`.
 fn only(text: &str) -> Result<Outline, EditError> {
     let mut found = outline(text)?;
     match (found.pop(), found.pop()) {
@@ -156,7 +156,7 @@ fn only(text: &str) -> Result<Outline, EditError> {
     }
 }
 
-/// A block cannot stand within brackets.
+/// A block mapping cannot be placed within brackets.
 fn may_hold(document: &str, outline: &Outline, rule: &Mapping) -> Result<(), EditError> {
     let list = outline.list.clone().unwrap_or(0..0);
     let bracket = document[list.start..].starts_with('[') && !outline.rules.is_empty();
@@ -187,13 +187,13 @@ fn append(document: &str, outline: &Outline, rule: &Mapping) -> Result<String, E
     }
 }
 
-/// Whether blank lines stand between rules.
+/// Whether blank lines separate rules.
 fn is_spaced(document: &str, outline: &Outline) -> bool {
     let Some([one, other]) = outline.rules.last_chunk::<2>() else { return false };
     document[one.span.end..other.span.start].contains("\n\n")
 }
 
-/// Every rule but `name` must be what it was, and the rules must be those that are expected.
+/// Every rule but `name` must be unchanged, and the list of rules must be as expected.
 fn expect_only(
     document: &str,
     before: &Outline,

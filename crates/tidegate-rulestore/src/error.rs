@@ -1,31 +1,31 @@
-//! What can go wrong with a database.
+//! Errors of the rule store.
 
-/// Why the rule store did not do what it was asked.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be reached, or broke off: nothing was acknowledged.
+    /// It cannot be reached, or the connection broke: nothing was acknowledged.
     #[error("the database does not answer")]
     Unavailable {
-        /// What the driver says.
+        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
-    /// It broke off, or said nothing, when a change was to be made: whole or not at all, but which of both is not known.
+    /// The connection broke, or timed out, during a change: it was applied whole or not at all, but it is unknown which.
     #[error("the database does not answer, and whether the change was made is not known")]
     InDoubt {
-        /// What the driver says.
+        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
-    /// Another, newer release has changed it.
+    /// A newer release has changed it.
     #[error("the database has schema {found}, and this release knows schemas up to {known}")]
     NewerSchema {
-        /// What it has.
+        /// Its schema.
         found: i64,
-        /// What this release knows.
+        /// The newest schema that this release knows.
         known: i64,
     },
-    /// The file of an embedded database cannot be read any more.
+    /// The file of an embedded database is corrupt.
     #[error("{path} is damaged: {what}")]
     Damaged {
         /// The file.
@@ -33,7 +33,7 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// The file of an embedded database is no longer where it was, or another is.
+    /// The file of an embedded database was moved, deleted or replaced.
     #[error(
         "{path} was deleted or replaced while this node had it open: put it back, or start the node again"
     )]
@@ -41,29 +41,29 @@ pub enum Error {
         /// The file.
         path: String,
     },
-    /// The URL names no database.
+    /// The URL does not name a database.
     #[error("`{url}` names no database")]
     Url {
-        /// What was given, without its password.
+        /// The URL, without its password.
         url: String,
     },
-    /// There are as many as there may be.
+    /// A bound is reached.
     #[error("there are {most} {what} already")]
     Full {
-        /// Of what.
+        /// What is bounded.
         what: &'static str,
-        /// How many there may be.
+        /// The bound.
         most: usize,
     },
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     #[error("the system gives no random bytes")]
     NoEntropy,
-    /// The embedded database's directory cannot be used.
+    /// The embedded database's directory is not usable.
     #[error("cannot use {path}")]
     Directory {
         /// The directory.
         path: String,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -75,5 +75,5 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// The usual result.
+/// The result type of this crate.
 pub(crate) type Result<T> = std::result::Result<T, Error>;

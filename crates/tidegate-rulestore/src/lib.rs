@@ -1,12 +1,12 @@
-//! Rules as data: versions of rule documents, overrides of single keys, tokens and the audit log, in SQLite (embedded, one
-//! file) or PostgreSQL (a fleet).
+//! Rules as data: versions of rule documents, key overrides, tokens and the audit log, in SQLite (embedded, one file) or
+//! PostgreSQL (a fleet).
 //!
-//! [`RuleStore`] is the only place that speaks SQL. A version is an immutable set of documents (the YAML that a person
-//! wrote); to publish one is a single transaction that names the version it was made on, so of two editors one loses and
-//! is told what the other changed. Overrides and bans of single keys are rows of their own.
+//! [`RuleStore`] is the only place with SQL. A version is an immutable set of documents (the YAML that a person wrote).
+//! Publishing one is a single transaction that names the version it was made on, so of two concurrent editors one gets a
+//! conflict, with the other's changes. Overrides and bans of single keys are separate rows.
 //!
-//! Nothing here decides about requests, and no data plane crate may depend on it: a node decides, starts and goes on
-//! without a database. Times are passed in; only the databases and [`Watch`] wait for anything.
+//! Nothing here decides about requests, and no data plane crate may depend on it: a node starts and decides without a
+//! database. Times are parameters; only the databases and [`Watch`] wait for anything.
 
 mod audit;
 mod connect;

@@ -1,4 +1,5 @@
-//! The last changes of overrides: who knows all of some revision need not read a hundred thousand to learn of one ban.
+//! The latest changes of overrides: a node that knows some revision need not read a hundred thousand overrides to learn of
+//! one ban.
 
 use serde::{Deserialize, Serialize};
 use sqlx::{AnyConnection, Row as _};
@@ -8,26 +9,26 @@ use crate::error::Result;
 use crate::overrides::KeyOverride;
 use crate::versions::{number, signed};
 
-/// Changes that are kept. Who is further behind reads all overrides.
+/// The most changes kept. A node further behind reads all overrides.
 pub const MOST_CHANGES: u64 = 256;
 
 /// One change of overrides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OverrideChange {
-    /// Which: one more than the change before.
+    /// Its revision: one more than that of the change before.
     pub revision: u64,
-    /// The override's name.
+    /// The override's id.
     pub id: String,
-    /// What was made; none where it was lifted.
+    /// The new override; `None` if it was lifted.
     pub made: Option<KeyOverride>,
-    /// Tells it from another of the same number, in a database that was set back since.
+    /// Distinguishes it from an equal revision in a database that was restored since.
     #[serde(default)]
     pub mark: u64,
 }
 
 impl OverrideChange {
-    /// Changes `all`, which are in the order of their names and stay so: nodes must agree in that, whichever way they
-    /// learned of a change.
+    /// Applies it to `all`, which are sorted by id and stay so: nodes must agree on the order, whichever way they learned of
+    /// a change.
     pub fn apply(self, all: &mut Vec<KeyOverride>) {
         let OverrideChange { id, made, .. } = self;
         let Some(made) = made else { return all.retain(|one| one.id != id) };
@@ -43,11 +44,11 @@ impl OverrideChange {
 }
 
 impl RuleStore {
-    /// The changes after revision `since`, which has this mark, up to `until`, oldest first; none where not all of them are
-    /// kept, or the revision is one that the database was set back from.
+    /// The changes after revision `since`, which has this mark, up to `until`, oldest first; `None` if some are no longer
+    /// kept, or the database was restored to before that revision.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn override_changes(
         &self,
         (since, mark): (u64, u64),
@@ -62,7 +63,7 @@ impl RuleStore {
         );
         let rows = query.bind(signed(since)).bind(signed(until)).fetch_all(&self.pool);
         let rows = self.soon(rows).await?;
-        // Nothing comes before the first change of all.
+        // No change precedes the first one.
         let before = usize::from(since > 0);
         if rows.len() as u64 != until - since + before as u64 {
             return Ok(None);
@@ -77,7 +78,7 @@ impl RuleStore {
                 "" => None,
                 text => match serde_json::from_str(text) {
                     Ok(made) => Some(made),
-                    // A later release may write more: all overrides can still be read.
+                    // A later release may write another format: all overrides can still be read.
                     Err(_) => return Ok(None),
                 },
             };
@@ -88,7 +89,7 @@ impl RuleStore {
     }
 }
 
-/// Notes the change that the head counted just now, in the same transaction.
+/// Records the change that the head has just counted, in the same transaction.
 pub(crate) async fn insert(
     connection: &mut AnyConnection,
     id: &str,

@@ -1,4 +1,4 @@
-//! Overrides and bans of single keys: rows, not versions, because there may be very many and each ends by itself.
+//! Overrides and bans of single keys: rows, not versions, because there may be very many and each expires on its own.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,26 @@ use crate::schema;
 use crate::secret;
 use crate::versions::{notify, number, signed};
 
-/// The most overrides at once: all of them are compiled into what every node holds.
+/// The most overrides: all of them are compiled into every node's rules.
 pub const MOST_OVERRIDES: usize = 200_000;
-/// How long what has ended is kept: a clock may be ahead by hours, until somebody sets it right.
+/// How long expired overrides are kept: a clock may be hours ahead until it is corrected.
 const KEPT_AFTER_END_US: u64 = 24 * 3_600 * 1_000_000;
 
-/// What ended before this has ended for good, whatever a clock says that is ahead of others by some hours.
+/// Overrides that expired before this are expired for good, even if a clock is some hours ahead of others.
 #[must_use]
 pub fn ended_long_ago(now: Timestamp) -> Timestamp {
     Timestamp::from_micros(now.as_micros().saturating_sub(KEPT_AFTER_END_US))
 }
 
-/// What an override does to its key.
+/// The effect of an override on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Gives it limits of its own.
+    /// It gets limits of its own.
     Limits,
-    /// Refuses it.
+    /// It is refused.
     Ban,
-    /// Lets it pass uncounted.
+    /// It is admitted uncounted.
     Unlimited,
 }
 
@@ -57,31 +57,31 @@ impl Action {
     }
 }
 
-/// An override to be made.
+/// An override to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewOverride {
     /// The domain.
     pub domain: String,
-    /// The rule; none for every rule of the domain.
+    /// The rule; `None` for every rule of the domain.
     pub rule: Option<String>,
     /// The key: attributes and their values.
     pub when: BTreeMap<String, String>,
-    /// What it does.
+    /// Its effect.
     pub action: Action,
-    /// The limits as in a rule file, where it gives some.
+    /// Its limits as in a rule file, if any.
     pub limits: Vec<serde_json::Value>,
-    /// When it ends; none for never. In microseconds since 1970.
+    /// When it expires, in microseconds since 1970; `None` for never.
     pub until_us: Option<u64>,
     /// Why.
     pub reason: String,
 }
 
-/// An override that was made.
+/// A stored override.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyOverride {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// What it is.
+    /// Its content.
     #[serde(flatten)]
     pub what: NewOverride,
     /// Who made it.
@@ -93,15 +93,15 @@ pub struct KeyOverride {
 /// Which overrides to read.
 #[derive(Clone, Debug, Default)]
 pub struct OverrideFilter {
-    /// Of this domain alone.
+    /// Only of this domain.
     pub domain: Option<String>,
-    /// Of this rule alone.
+    /// Only of this rule.
     pub rule: Option<String>,
-    /// Of this action alone.
+    /// Only with this action.
     pub action: Option<Action>,
-    /// With this in the key.
+    /// Only with this text in the key.
     pub search: Option<String>,
-    /// Those after this one, by name.
+    /// Only those after this id.
     pub after: Option<String>,
 }
 
@@ -110,10 +110,10 @@ const FITS: &str = "until_us > $1 AND ($2 = '' OR domain = $2) AND ($3 = '' OR r
     AND ($4 = '' OR action = $4) AND ($5 = '' OR key_values LIKE $5 ESCAPE '!')";
 
 impl RuleStore {
-    /// Makes an override. One that is there for the same key, domain and rule is replaced.
+    /// Creates an override. An existing one for the same key, domain and rule is replaced.
     ///
     /// # Errors
-    /// When there are too many, or the database does not answer.
+    /// There are too many, or the database does not answer.
     pub async fn add_override(&self, what: NewOverride, by: &Actor, at: Timestamp) -> Result<KeyOverride> {
         let id = secret::random_hex::<8>()?;
         let made = KeyOverride { id, what, author: by.name.clone(), at_us: at.as_micros() };
@@ -157,10 +157,10 @@ impl RuleStore {
         Ok(())
     }
 
-    /// Lifts an override; none if there is none of this name.
+    /// Lifts an override; `None` if there is none with this id.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn lift_override(
         &self,
         id: &str,
@@ -198,10 +198,10 @@ impl RuleStore {
         Ok(Some(lifted))
     }
 
-    /// Up to `most` overrides that have not ended at `now`, in the order of their names, and how many there are.
+    /// Up to `most` overrides that have not expired at `now`, sorted by id, and their total number.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn overrides(
         &self,
         filter: &OverrideFilter,
@@ -229,20 +229,21 @@ impl RuleStore {
         Ok((rows.iter().map(read).collect::<Result<_>>()?, total))
     }
 
-    /// Every override that has not ended at `now`, or not long before: what nodes compile. Each looks at its own clock with
-    /// every request, so what has ended does nothing, and what one clock took to have ended comes back once it is set right.
+    /// Every override that has not expired at `now`, or only recently: what nodes compile. Each node checks its own clock
+    /// for every request, so an expired one has no effect, and one that a wrong clock took for expired works again once the
+    /// clock is corrected.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn all_overrides(&self, now: Timestamp) -> Result<Vec<KeyOverride>> {
         let most = u32::try_from(MOST_OVERRIDES).unwrap_or(u32::MAX);
         Ok(self.overrides(&OverrideFilter::default(), ended_long_ago(now), most).await?.0)
     }
 
-    /// Deletes overrides that ended long ago. Nodes stopped to heed them by themselves.
+    /// Deletes overrides that expired long ago. Nodes already ignore them.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn delete_ended_overrides(&self, now: Timestamp) -> Result<u64> {
         self.change(async {
             let mut connection = self.pool.acquire().await?;
@@ -252,7 +253,7 @@ impl RuleStore {
     }
 }
 
-/// Counts a change: before anything else, so that others wait here, and SQLite need not upgrade the transaction.
+/// Counts a change: before anything else, so that other transactions wait here, and SQLite need not upgrade the transaction.
 async fn count_change(connection: &mut AnyConnection) -> Result<()> {
     sqlx::query("UPDATE head SET overrides = overrides + 1, overrides_mark = $1")
         .bind(secret::random_mark()?)
@@ -261,7 +262,7 @@ async fn count_change(connection: &mut AnyConnection) -> Result<()> {
     schema::check(connection).await
 }
 
-/// Refuses one too many; what has ended goes first.
+/// Rejects an override beyond the bound, after deleting expired ones.
 async fn make_room(connection: &mut AnyConnection, now: Timestamp) -> Result<()> {
     for has_room_made in [false, true] {
         let count = sqlx::query("SELECT COUNT(*) FROM key_overrides").fetch_one(&mut *connection).await?;
@@ -287,7 +288,7 @@ fn key_text(what: &NewOverride) -> String {
     serde_json::to_string(&what.when).expect("a map of texts is JSON")
 }
 
-/// What the audit log calls it: keys may be secrets of callers, so only their names stand here.
+/// Its name in the audit log: values may be callers' secrets, so only attribute names appear.
 fn target(made: &KeyOverride) -> String {
     let names: Vec<&str> = made.what.when.keys().map(String::as_str).collect();
     format!("{}/{} {}", made.what.domain, made.what.rule.as_deref().unwrap_or("*"), names.join(","))

@@ -1,10 +1,10 @@
-//! The tables, and how a database of an earlier release becomes one of this.
+//! The tables, and migrations from earlier releases.
 //!
-//! The statements are the same for both databases, but for how rows are numbered. A migration, once released, never
-//! changes: the next one mends it.
+//! The statements are the same for both databases, except for row numbering. A released migration never changes; the next
+//! one fixes its mistakes.
 //!
-//! No column is ever null: drivers differ in how they pass one. What is absent is 0, the empty text, or the last moment
-//! there is.
+//! No column is ever null, because drivers differ in how they pass nulls. An absent value is 0, the empty text, or the last
+//! possible time.
 
 use sqlx::{AnyConnection, AnyPool, Row as _};
 
@@ -12,18 +12,18 @@ use crate::connect::Kind;
 use crate::error::{Error, Result};
 use crate::secret;
 
-/// The schema that this release makes and knows.
+/// The schema version of this release.
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Each brings a database from the schema before to its own. `{ID}` numbers rows by itself.
+/// Each migrates a database from the schema before. `{ID}` is an auto-incremented column.
 const MIGRATIONS: [&[&str]; 3] = [
     &[
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-        // One row: what is in force. A change of it is what makes a publication happen.
+        // One row: the current version and overrides. Changing it is what publishes.
         "CREATE TABLE head (version BIGINT NOT NULL, overrides BIGINT NOT NULL)",
         "CREATE TABLE versions (number BIGINT PRIMARY KEY, parent BIGINT NOT NULL, author TEXT NOT NULL, \
      at_us BIGINT NOT NULL, reason TEXT NOT NULL)",
-        // Most versions change one document of many: each text is kept once.
+        // Most versions change one document of many: each text is stored once.
         "CREATE TABLE texts (digest TEXT PRIMARY KEY, text TEXT NOT NULL)",
         "CREATE TABLE documents (version BIGINT NOT NULL, domain TEXT NOT NULL, digest TEXT NOT NULL, \
      PRIMARY KEY (version, domain))",
@@ -38,30 +38,30 @@ const MIGRATIONS: [&[&str]; 3] = [
         "INSERT INTO head (version, overrides) VALUES (0, 0)",
     ],
     &[
-        // The last changes of overrides, by what `head` counted with each: `made` is empty where one was lifted.
+        // The latest changes of overrides, by the count in `head` after each: `made` is empty if one was lifted.
         "CREATE TABLE override_changes (revision BIGINT PRIMARY KEY, id TEXT NOT NULL, made TEXT NOT NULL)",
     ],
     &[
-        // Random with each change: a database that was set back counts to the same numbers again.
+        // Random for each change: a restored database counts to the same numbers again.
         "ALTER TABLE head ADD COLUMN version_mark BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE head ADD COLUMN overrides_mark BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE override_changes ADD COLUMN mark BIGINT NOT NULL DEFAULT 0",
     ],
 ];
 
-/// Any number, the same for all nodes: who holds it migrates.
+/// An arbitrary number, the same for all nodes: its holder migrates.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7466521)";
 
 pub(crate) async fn migrate(pool: &AnyPool, kind: Kind) -> Result<()> {
     let found = sqlx::query("SELECT version FROM schema_version").fetch_optional(pool).await;
-    // Every reading begins here: it should cost a look.
+    // Every query begins here: it should be cheap.
     if let Ok(Some(row)) = found
         && row.try_get::<i64, _>(0)? == SCHEMA_VERSION
     {
         return Ok(());
     }
     let mut transaction = match kind {
-        // Takes the one place for writers at once, so that what is read below stays true.
+        // Takes SQLite's write lock at once, so that what is read below stays true.
         Kind::Sqlite => pool.begin_with("BEGIN IMMEDIATE").await?,
         Kind::Postgres => pool.begin().await?,
     };
@@ -96,7 +96,8 @@ pub(crate) async fn migrate(pool: &AnyPool, kind: Kind) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to change what a newer release has made while this one ran: it may keep more in step than this one knows of.
+/// Refuses to change a database that a newer release has migrated while this one ran: it may maintain more than this one
+/// knows of.
 pub(crate) async fn check(connection: &mut AnyConnection) -> Result<()> {
     let row = sqlx::query("SELECT version FROM schema_version").fetch_one(connection).await?;
     known(row.try_get(0)?)
@@ -109,7 +110,7 @@ fn known(found: i64) -> Result<()> {
     Ok(())
 }
 
-/// The schema that the database has; 0 for an empty one.
+/// The schema version of the database; 0 for an empty one.
 async fn current(connection: &mut AnyConnection) -> Result<i64> {
     sqlx::raw_sql("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
         .execute(&mut *connection)

@@ -1,4 +1,4 @@
-//! Secrets: made of the system's randomness, shown once, kept as a digest.
+//! Secrets: generated from the system's randomness, shown once, stored as a digest.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -8,9 +8,9 @@ use subtle::ConstantTimeEq as _;
 
 use crate::error::{Error, Result};
 
-/// A secret that somebody may hold: `tg_ID_SECRET`. The first part finds it, the second proves it.
+/// A secret: `tg_ID_SECRET`. The first part identifies it, the second proves it.
 ///
-/// Neither debugging nor a log line shows it; [`Secret::reveal`] is for the one answer that hands it out.
+/// `Debug` and logs never show it; [`Secret::reveal`] is for the one answer that returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     id: String,
@@ -26,7 +26,7 @@ impl Secret {
         Ok(Secret { id, text })
     }
 
-    /// A secret that somebody has sent; none if it cannot be one.
+    /// Parses a received secret; `None` if it cannot be one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
@@ -35,7 +35,7 @@ impl Secret {
         (hex(id, 16) && hex(secret, 64)).then(|| Secret { id: id.to_owned(), text: text.to_owned() })
     }
 
-    /// What finds it, and is no secret.
+    /// Its id, which is not secret.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -47,12 +47,12 @@ impl Secret {
         &self.text
     }
 
-    /// What is kept of it. Secrets have 256 random bits, so a fast hash is enough.
+    /// The stored digest. Secrets have 256 random bits, so a fast hash is enough.
     pub(crate) fn digest(&self) -> String {
         hex(&Sha256::digest(self.text.as_bytes()))
     }
 
-    /// Whether `digest` is this secret's, in a time that does not depend on where they differ.
+    /// Whether `digest` is this secret's, in constant time.
     pub(crate) fn has_digest(&self, digest: &str) -> bool {
         self.digest().as_bytes().ct_eq(digest.as_bytes()).into()
     }
@@ -71,7 +71,7 @@ pub(crate) fn random_hex<const BYTES: usize>() -> Result<String> {
     Ok(hex(&bytes))
 }
 
-/// A random number that databases, which count with a sign, can hold.
+/// A random number that fits a database's signed integer.
 pub(crate) fn random_mark() -> Result<i64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|_| Error::NoEntropy)?;

@@ -1,4 +1,4 @@
-//! Who may use the admin API: tokens, sessions of the dashboard, and log-in links that work once. Only digests are kept.
+//! Access to the admin API: tokens, dashboard sessions, and one-time log-in codes. Only digests are stored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,18 +16,18 @@ use crate::schema;
 use crate::secret::Secret;
 use crate::versions::{number, signed};
 
-/// The most tokens, and the most sessions, at once.
+/// The most tokens, and the most sessions.
 const MOST_TOKENS: u64 = 10_000;
 
-/// What somebody may do; each may do what those before it may.
+/// A role; each includes the permissions of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Look.
+    /// Read only.
     Viewer,
-    /// Change rules and keys.
+    /// May change rules and keys.
     Editor,
-    /// Decide who may.
+    /// May also manage tokens.
     Admin,
 }
 
@@ -58,12 +58,12 @@ impl FromStr for Role {
     }
 }
 
-/// What a secret is for.
+/// The kind of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    /// A program's, or a person's at a shell.
+    /// For a program, or a person at a shell.
     Token,
-    /// A browser's, in a cookie.
+    /// For a browser, in a cookie.
     Session,
     /// The code of a log-in link.
     LogIn,
@@ -79,43 +79,43 @@ impl TokenKind {
     }
 }
 
-/// A token to be made.
+/// A token to create.
 #[derive(Clone, Debug)]
 pub struct NewToken {
-    /// What it is for.
+    /// Its kind.
     pub kind: TokenKind,
-    /// Whose it is.
+    /// Its name.
     pub name: String,
-    /// What it may do.
+    /// Its role.
     pub role: Role,
-    /// When it ends; none for never.
+    /// When it expires; `None` for never.
     pub expires: Option<Timestamp>,
 }
 
-/// What is known of a token; not the secret.
+/// A stored token, without the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredToken {
-    /// What finds it.
+    /// Its id.
     pub id: String,
-    /// Whose it is.
+    /// Its name.
     pub name: String,
-    /// What it may do.
+    /// Its role.
     pub role: Role,
-    /// Who made it.
+    /// Its author.
     pub author: String,
-    /// When it was made.
+    /// When it was created.
     pub at: Timestamp,
-    /// When it ends; none for never.
+    /// When it expires; `None` for never.
     pub expires: Option<Timestamp>,
 }
 
 const COLUMNS: &str = "id, name, role, author, at_us, expires_us, digest";
 
 impl RuleStore {
-    /// Makes a token and returns its secret, which is nowhere else.
+    /// Creates a token and returns its secret, which is stored nowhere.
     ///
     /// # Errors
-    /// When there are too many, or the database does not answer.
+    /// There are too many, or the database does not answer.
     pub async fn create_token(
         &self,
         token: &NewToken,
@@ -137,7 +137,7 @@ impl RuleStore {
 
     async fn insert_token(&self, token: &NewToken, secret: &Secret, by: &Actor, at: Timestamp) -> Result<()> {
         let mut transaction = self.pool.begin().await?;
-        // Whatever ended long ago makes room first; to write first also spares SQLite an upgrade of the transaction.
+        // Expired tokens make room first; writing first also spares SQLite an upgrade of the transaction.
         sqlx::query("DELETE FROM tokens WHERE expires_us <= $1")
             .bind(signed(ended_long_ago(at).as_micros()))
             .execute(&mut *transaction)
@@ -172,10 +172,10 @@ impl RuleStore {
         commit(transaction).await
     }
 
-    /// Whose secret this is, if it is one of this kind and has not ended.
+    /// The token with this secret, if it is of this kind and has not expired.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn verify(
         &self,
         secret: &Secret,
@@ -194,10 +194,10 @@ impl RuleStore {
         if secret.has_digest(&digest) { read(&row).map(Some) } else { Ok(None) }
     }
 
-    /// Whether this was somebody's secret, not long ago: who shows it is no stranger, and opens nothing.
+    /// Whether this was a valid secret recently: its holder is not guessing, but gets no access.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn has_ended(&self, secret: &Secret, kind: TokenKind) -> Result<bool> {
         let row = sqlx::query("SELECT digest FROM tokens WHERE id = $1 AND kind = $2")
             .bind(secret.id())
@@ -209,16 +209,16 @@ impl RuleStore {
     /// Like [`RuleStore::verify`] for a log-in code, which works once.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn redeem(&self, secret: &Secret, now: Timestamp) -> Result<Option<StoredToken>> {
         let Some(token) = self.verify(secret, TokenKind::LogIn, now).await? else { return Ok(None) };
         Ok(self.delete_token(secret.id(), TokenKind::LogIn).await?.then_some(token))
     }
 
-    /// All tokens of programs and people, by name.
+    /// All tokens of programs and people, sorted by name.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn tokens(&self) -> Result<Vec<StoredToken>> {
         let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {COLUMNS} FROM tokens WHERE kind = 'token' ORDER BY name, id"
@@ -227,10 +227,10 @@ impl RuleStore {
         rows.iter().map(read).collect()
     }
 
-    /// Whether nobody has a token or a session.
+    /// Whether there is no token and no session.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn is_unclaimed(&self, now: Timestamp) -> Result<bool> {
         let row = sqlx::query("SELECT COUNT(*) FROM tokens WHERE kind <> $1 AND expires_us > $2")
             .bind(TokenKind::LogIn.name())
@@ -239,10 +239,10 @@ impl RuleStore {
         Ok(number(&row, 0)? == 0)
     }
 
-    /// Revokes a token; false if there was none of this id.
+    /// Revokes a token; false if there is none with this id.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn revoke_token(&self, id: &str, by: &Actor, at: Timestamp) -> Result<bool> {
         self.change(self.delete_revoked(id, by, at)).await
     }
@@ -264,7 +264,7 @@ impl RuleStore {
     /// Ends a session.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn end_session(&self, secret: &Secret) -> Result<bool> {
         self.delete_token(secret.id(), TokenKind::Session).await
     }
@@ -282,7 +282,7 @@ fn read(row: &AnyRow) -> Result<StoredToken> {
     Ok(StoredToken {
         id: row.try_get(0)?,
         name: row.try_get(1)?,
-        // Whatever another release wrote there gives no rights that this one does not know.
+        // An unknown role of another release gets no permissions that this one does not know.
         role: row.try_get::<String, _>(2)?.parse().unwrap_or(Role::Viewer),
         author: row.try_get(3)?,
         at: Timestamp::from_micros(number(row, 4)?),

@@ -1,4 +1,4 @@
-//! Versions: published in one transaction, never changed again.
+//! Versions: published in one transaction, and immutable.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -15,33 +15,32 @@ use crate::schema;
 use crate::secret::{self, hex};
 use crate::watch::CHANNEL;
 
-/// What is in force.
+/// The current state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// The newest version; 0 before the first.
     pub version: u64,
-    /// Counts the changes of key overrides.
+    /// The number of changes of key overrides.
     pub overrides: u64,
-    /// Tells them from others of the same numbers.
+    /// Distinguishes both from equal numbers in a restored database.
     pub marks: Marks,
 }
 
-/// Random numbers that came with the last changes. A database that was set back to a copy counts to the same numbers once more,
-/// and then its marks are others.
+/// Random numbers of the last changes. A restored database counts to the same numbers again, but its marks differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
-    /// The newest version's; 0 before the first, or where an earlier release made it.
+    /// The newest version's; 0 before the first, or if an earlier release published it.
     pub version: u64,
     /// That of the last change of overrides.
     pub overrides: u64,
 }
 
-/// What is known of a version besides its documents.
+/// A version without its documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// Its number: one more than the one it was made on.
     pub number: u64,
-    /// The version it was made on; none for the first.
+    /// The version it was made on; `None` for the first.
     pub parent: Option<u64>,
     /// Who published it.
     pub author: String,
@@ -49,11 +48,11 @@ pub struct Version {
     pub at: Timestamp,
     /// Why.
     pub reason: String,
-    /// The domains it has documents of.
+    /// The domains of its documents.
     pub domains: Vec<String>,
 }
 
-/// A set of documents to be published.
+/// A set of documents to publish.
 #[derive(Clone, Debug)]
 pub struct Publication<'a> {
     /// The version that the change was made on.
@@ -66,19 +65,19 @@ pub struct Publication<'a> {
     pub at: Timestamp,
     /// Why.
     pub reason: &'a str,
-    /// What the audit log calls it: `publish`, `rollback`, `import`.
+    /// Its name in the audit log: `publish`, `rollback`, `import`.
     pub action: &'a str,
 }
 
 /// Why nothing was published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// Somebody else was first.
+    /// Another version was published first.
     #[error("version {} is in force, and the change was made on {on}", .head.version)]
     Conflict {
         /// The version that the change was made on.
         on: u64,
-        /// What is in force.
+        /// The current state.
         head: Head,
     },
     /// The database failed.
@@ -95,10 +94,10 @@ impl From<sqlx::Error> for PublishError {
 const VERSION: &str = "SELECT number, parent, author, at_us, reason FROM versions";
 
 impl RuleStore {
-    /// What is in force.
+    /// The current state.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn head(&self) -> Result<Head> {
         let query = sqlx::query("SELECT version, overrides, version_mark, overrides_mark FROM head");
         let row = self.soon(query.fetch_one(&self.pool)).await?;
@@ -106,10 +105,10 @@ impl RuleStore {
         Ok(Head { version: number(&row, 0)?, overrides: number(&row, 1)?, marks })
     }
 
-    /// A name that only this database has.
+    /// The unique name of this database.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn lineage(&self) -> Result<String> {
         let query = sqlx::query("SELECT value FROM meta WHERE name = 'lineage'");
         let row = self.soon(query.fetch_one(&self.pool)).await?;
@@ -119,7 +118,7 @@ impl RuleStore {
     /// Publishes a set of documents as the next version: whole, or not at all.
     ///
     /// # Errors
-    /// When another version than the one it was made on is in force, or the database does not answer.
+    /// The current version is not the one it was made on, or the database does not answer.
     pub async fn publish(&self, publication: &Publication<'_>) -> std::result::Result<Version, PublishError> {
         self.change(self.insert_version(publication)).await
     }
@@ -129,7 +128,7 @@ impl RuleStore {
         publication: &Publication<'_>,
     ) -> std::result::Result<Version, PublishError> {
         let mut transaction = self.pool.begin().await?;
-        // First of all: who changes this row is the one that publishes, and everybody else waits here.
+        // First of all: the transaction that changes this row is the one that publishes, and all others wait here.
         let claim = "UPDATE head SET version = version + 1, version_mark = $2 WHERE version = $1";
         let claimed = sqlx::query(claim)
             .bind(signed(publication.on))
@@ -173,10 +172,10 @@ impl RuleStore {
         })
     }
 
-    /// One version; none if there never was, or is no longer, one of this number.
+    /// One version; `None` if it never existed, or was deleted.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn version(&self, wanted: u64) -> Result<Option<Version>> {
         Ok(self.versions(wanted.saturating_add(1), 1).await?.into_iter().find(|found| found.number == wanted))
     }
@@ -184,7 +183,7 @@ impl RuleStore {
     /// Up to `most` versions before `before`, newest first.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn versions(&self, before: u64, most: u32) -> Result<Vec<Version>> {
         let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "{VERSION} WHERE number < $1 ORDER BY number DESC LIMIT $2"
@@ -212,7 +211,7 @@ impl RuleStore {
     /// The documents of a version; an empty set for version 0.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn documents(&self, version: u64) -> Result<DocumentSet> {
         let query = sqlx::query(
             "SELECT domain, text FROM documents JOIN texts ON texts.digest = documents.digest WHERE version = $1",
@@ -223,10 +222,10 @@ impl RuleStore {
         Ok(DocumentSet::new(documents))
     }
 
-    /// Forgets all but the newest `versions` versions and `audit` entries, and texts that no version has any more.
+    /// Deletes all but the newest `versions` versions and `audit` entries, and texts that no version uses.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// The database does not answer.
     pub async fn forget_old(&self, versions: u64, audit: u64) -> Result<()> {
         self.change(self.delete_old(versions, audit)).await
     }
@@ -247,7 +246,7 @@ impl RuleStore {
             .execute(&mut *transaction)
             .await?;
         sqlx::query("DELETE FROM override_changes WHERE revision <= (SELECT overrides FROM head) - $1")
-            // And the one before them, from which they follow.
+            // And the one before them, on which they build.
             .bind(signed(MOST_CHANGES + 1))
             .execute(&mut *transaction)
             .await?;
@@ -281,7 +280,7 @@ async fn insert_document(
     Ok(())
 }
 
-/// Tells other nodes, once the transaction is committed.
+/// Notifies other nodes, once the transaction is committed.
 pub(crate) async fn notify(connection: &mut AnyConnection, kind: Kind) -> Result<()> {
     if kind == Kind::Postgres {
         sqlx::query("SELECT pg_notify($1, '')::text").bind(CHANNEL).execute(connection).await?;
@@ -300,7 +299,7 @@ fn read(row: &AnyRow) -> Result<Version> {
     })
 }
 
-/// Databases count with a sign; nothing here is negative.
+/// Databases use signed integers; nothing here is negative.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

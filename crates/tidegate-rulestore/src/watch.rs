@@ -1,7 +1,7 @@
-//! Notices that something was published: at once where a notification comes, within seconds where it was lost.
+//! Detects publications: at once by a notification, within seconds if it was lost.
 //!
-//! PostgreSQL's notifications are lost while nobody is connected, and a reconnecting listener is not told of that. So what
-//! is in force is asked for every few seconds, too, and a notification is only a reason to ask earlier.
+//! PostgreSQL's notifications are lost while the listener is disconnected, and it does not learn of that when it reconnects.
+//! So the current state is also polled every few seconds, and a notification only triggers an earlier poll.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::versions::Head;
 /// The channel of notifications.
 pub(crate) const CHANNEL: &str = "tidegate_rules";
 
-/// How often what is in force is asked for where no notification comes.
+/// How often the current state is polled without a notification.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// Looks out for changes of what is in force.
+/// Watches for changes of the current state.
 #[derive(Debug)]
 pub struct Watch {
     store: RuleStore,
-    /// Changes that were made in this process.
+    /// Changes made in this process.
     here: watch::Receiver<()>,
     poll_every: Duration,
     listener: Option<PgListener>,
 }
 
 impl RuleStore {
-    /// Looks out for changes from now on.
+    /// Watches for changes from now on.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch { store: self.clone(), here: self.changed.subscribe(), poll_every: POLL_EVERY, listener: None }
@@ -37,16 +37,16 @@ impl RuleStore {
 }
 
 impl Watch {
-    /// The same, asking this often where no notification comes.
+    /// Sets the poll interval.
     #[must_use]
     pub fn polling_every(self, poll_every: Duration) -> Self {
         Watch { poll_every, ..self }
     }
 
-    /// Waits until something may have changed, and returns what is in force.
+    /// Waits until something may have changed, and returns the current state.
     ///
     /// # Errors
-    /// When the database does not answer; to be called again, it waits before it asks.
+    /// The database does not answer; call it again, it waits before the next query.
     pub async fn next(&mut self) -> Result<Head> {
         tokio::select! {
             _ = self.here.changed() => {}
@@ -56,13 +56,13 @@ impl Watch {
         self.store.head().await
     }
 
-    /// Waits for a notification; for ever where there are none, or the connection for them cannot be made.
+    /// Waits for a notification; for ever if there are none, or the listener cannot connect.
     async fn notified(listener: &mut Option<PgListener>, store: &RuleStore) {
         if store.url.kind == Kind::Postgres {
             match listener {
                 Some(connected) => {
                     let told = connected.try_recv().await;
-                    // The connection was lost, and with it perhaps a notification: ask now, listen anew the next time.
+                    // The connection was lost, and with it perhaps a notification: poll now, reconnect the next time.
                     if !matches!(told, Ok(Some(_))) {
                         *listener = None;
                     }
