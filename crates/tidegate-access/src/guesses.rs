@@ -1,7 +1,7 @@
-//! Limits how often one address may give a wrong password: by a token bucket of our own.
+//! Rate-limits wrong passwords by address, with a token bucket.
 //!
-//! Only wrong passwords count. An address that has used up its bucket is not even compared any more, until the bucket
-//! has filled a little: otherwise trying would go on, and only its failures would look different.
+//! Only wrong passwords count. An address that has used up its bucket is refused without a comparison until the bucket has
+//! refilled a little: otherwise guessing could continue, and only its failures would look different.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,14 +10,14 @@ use std::net::{IpAddr, Ipv6Addr};
 use parking_lot::Mutex;
 use tidegate_core::{Ask, Cell, Limit, Micros, Rate, Timestamp, TokenBucket};
 
-/// Wrong passwords at once, and how often one more.
+/// The burst of wrong passwords, and the refill interval.
 const BURST: u64 = 10;
 const ONE_MORE_EVERY: Micros = Micros::from_secs(6);
 
-/// Addresses that are remembered. Beyond that, those who have guesses left are forgotten.
+/// The most addresses remembered. Beyond that, addresses with guesses left are forgotten.
 const MOST_PEERS: usize = 16_384;
 
-/// The addresses that one attacker has as easily as one: a single IPv4 address, or the /64 of an IPv6 network.
+/// Addresses that cost an attacker as little as one: a single IPv4 address, or the /64 of an IPv6 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerGroup(IpAddr);
 
@@ -60,7 +60,7 @@ impl Default for Guesses {
 }
 
 impl Guesses {
-    /// How long `peer` has to wait before another password is looked at; nothing if it need not.
+    /// How long `peer` must wait before another password is checked; `None` if it need not.
     #[must_use]
     pub fn wait(&self, peer: PeerGroup, now: Timestamp) -> Option<Micros> {
         let cells = self.cells.lock();
@@ -68,7 +68,7 @@ impl Guesses {
         self.limit.look(cell, now, Ask::hits(1)).retry_after()
     }
 
-    /// Notes a wrong password, and says whether it used up what `peer` has.
+    /// Records a wrong password; returns whether it used up the bucket of `peer`.
     pub fn wrong(&self, peer: PeerGroup, now: Timestamp) -> bool {
         let mut cells = self.cells.lock();
         if cells.len() >= MOST_PEERS && !cells.contains_key(&peer) {
@@ -79,8 +79,8 @@ impl Guesses {
         !self.limit.look(cell, now, Ask::hits(1)).is_admitted()
     }
 
-    /// Forgets those who have guesses left, and everybody where that is not enough: half must be free, or the next
-    /// address would have all of them looked through again.
+    /// Forgets addresses with guesses left, and all of them if that is not enough: half must be free, or the next address
+    /// would cause another full scan.
     fn make_room(&self, cells: &mut HashMap<PeerGroup, Cell>, now: Timestamp) {
         cells.retain(|_, cell| !self.limit.look(cell, now, Ask::hits(1)).is_admitted());
         if cells.len() > MOST_PEERS / 2 {

@@ -1,8 +1,8 @@
-//! Who may connect, and who may ask: the same for the data plane and the control plane, which do not know each other.
+//! Authentication of connections and callers, shared by the data plane and the control plane, which do not know each other.
 //!
-//! [`ServerTls`] shows a certificate, and may want one from the client; both come from files that can be read again
-//! while connections go on. [`Tokens`] are secrets that callers give, kept as digests. [`Guesses`] limits how often one
-//! address may give a wrong one. Nothing here listens, logs, or decides about a rule.
+//! [`ServerTls`] presents a certificate, and may require one from the client; both come from files that can be reloaded
+//! while connections are open. [`Tokens`] are callers' secrets, kept as digests. [`Guesses`] rate-limits wrong ones by
+//! address. Nothing here listens, logs, or decides about a rule.
 
 mod guesses;
 mod source;

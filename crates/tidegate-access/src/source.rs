@@ -1,4 +1,4 @@
-//! Tokens from the configuration and from a file that can be read again: so they are replaced without a restart.
+//! Tokens from the configuration and from a file that can be reloaded: so they are replaced without a restart.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -7,10 +7,10 @@ use arc_swap::ArcSwap;
 
 use crate::tokens::{TokenError, Tokens};
 
-/// Larger files hold no tokens.
+/// The largest token file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Tokens that are accepted now.
+/// The tokens accepted now.
 #[derive(Debug)]
 pub struct TokenSource {
     given: Vec<String>,
@@ -18,27 +18,27 @@ pub struct TokenSource {
     current: ArcSwap<Tokens>,
 }
 
-/// Why tokens cannot be read. None of them is repeated.
+/// Why tokens cannot be read. The message contains no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenSourceError {
-    /// One of those that were given cannot be used.
+    /// One of the given tokens is not usable.
     #[error("one of the tokens cannot be used")]
     Given(#[source] TokenError),
-    /// A file is not there, or is none.
+    /// A file is missing, or not a regular file.
     #[error("cannot read tokens from {path}")]
     Unreadable {
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A file's line cannot be used.
+    /// A line of the file is not usable.
     #[error("line {line} of {path} cannot be used")]
     Line {
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// Which line.
+        /// The line number.
         line: usize,
         /// What is wrong with it.
         #[source]
@@ -47,25 +47,25 @@ pub enum TokenSourceError {
 }
 
 impl TokenSource {
-    /// Reads `given`, and each line of `file` that is neither empty nor begins with `#`.
+    /// Reads `given`, and each line of `file` that is neither empty nor a `#` comment.
     ///
     /// # Errors
-    /// When one of them cannot be used.
+    /// One of them is not usable.
     pub fn load(given: Vec<String>, file: Option<PathBuf>) -> Result<Self, TokenSourceError> {
         let current = ArcSwap::from_pointee(read(&given, file.as_deref())?);
         Ok(TokenSource { given, file, current })
     }
 
-    /// Reads the file again.
+    /// Reloads the file.
     ///
     /// # Errors
-    /// When it cannot be used: then all stays as it was.
+    /// It is not usable; the old tokens stay in use.
     pub fn reload(&self) -> Result<(), TokenSourceError> {
         self.current.store(read(&self.given, self.file.as_deref())?.into());
         Ok(())
     }
 
-    /// The file, for whoever watches it.
+    /// The file, to be watched for changes.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
@@ -99,7 +99,7 @@ fn read(given: &[String], file: Option<&Path>) -> Result<Tokens, TokenSourceErro
     Tokens::read(texts.iter().map(String::as_str)).map_err(TokenSourceError::Given)
 }
 
-/// A regular file's text: reading a pipe could take for ever.
+/// The text of a regular file: reading a pipe could block for ever.
 fn read_file(path: &Path) -> io::Result<String> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() || metadata.len() > MOST_BYTES {

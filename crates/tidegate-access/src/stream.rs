@@ -1,4 +1,4 @@
-//! A connection's bytes, in the clear or decrypted.
+//! A connection's stream, with or without TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio_rustls::server::TlsStream;
 /// An accepted connection.
 #[derive(Debug)]
 pub enum Stream {
-    /// In the clear.
+    /// Without TLS.
     Plain(TcpStream),
     /// Over TLS, after its handshake.
     Tls(Box<TlsStream<TcpStream>>),
@@ -27,7 +27,7 @@ impl Stream {
         }
     }
 
-    /// Whether nobody on the way can read it.
+    /// Whether it is encrypted.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Stream::Tls(_))

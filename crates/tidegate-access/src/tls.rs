@@ -1,8 +1,8 @@
-//! TLS towards clients, from PEM files that can be read again.
+//! TLS towards clients, from PEM files that can be reloaded.
 //!
-//! Nothing here chooses ciphers or versions: those are rustls's defaults. A connection keeps the certificate that it was
-//! shown; a new one is for new connections, and only if its files can be used. Sessions are not resumed across a reload,
-//! so a client whose authority is no longer trusted has to show a certificate again.
+//! Ciphers and versions are rustls's defaults. A connection keeps its certificate; a reloaded one is for new connections,
+//! and only if its files are usable. Sessions are not resumed across a reload, so a client whose authority is no longer
+//! trusted must present a certificate again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::validity::not_after;
 /// PEM files of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate to show, with those between it and its authority.
+    /// The certificate to present, with its intermediates.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
@@ -33,7 +33,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Every file, for whoever watches them.
+    /// Every file, to be watched for changes.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         [&self.certificate, &self.key].into_iter().chain(&self.client_ca).map(PathBuf::as_path)
     }
@@ -44,11 +44,11 @@ impl TlsFiles {
 pub enum Offers {
     /// HTTP/2 and HTTP/1.1.
     Http,
-    /// HTTP/2 alone, as gRPC needs.
+    /// Only HTTP/2, as gRPC needs.
     Http2,
-    /// HTTP/1.1 alone.
+    /// Only HTTP/1.1.
     Http1,
-    /// What has no name there, such as the Redis protocol.
+    /// None, for protocols without a name in ALPN, such as the Redis protocol.
     Nothing,
 }
 
@@ -67,43 +67,43 @@ impl Offers {
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is not there, or is none.
+    /// A file is missing, or not a regular file.
     #[error("cannot read {what} from {path}")]
     Unreadable {
-        /// What was looked for.
+        /// What the file should contain.
         what: &'static str,
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A file holds no PEM of the kind that is needed.
+    /// A file contains no PEM of the required kind.
     #[error("cannot read {what} from {path}")]
     NoPem {
-        /// What was looked for.
+        /// What the file should contain.
         what: &'static str,
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The parser's error.
         #[source]
         source: pem::Error,
     },
     /// The certificate and the key do not belong together, or are of a kind that is not supported.
     #[error("the certificate or its key cannot be used")]
     Unusable(#[source] rustls::Error),
-    /// The authorities cannot be used to check clients.
+    /// The authorities are not usable for checking clients.
     #[error("clients cannot be checked against these authorities")]
     NoVerifier(#[source] VerifierBuilderError),
 }
 
-/// What the clients of one listener are shown and must show.
+/// The TLS configuration of one listener: its certificate, and the authorities for clients.
 #[derive(Debug)]
 pub struct ServerTls {
     files: TlsFiles,
     offers: Offers,
     current: ArcSwap<ServerConfig>,
-    /// When the certificate ends, in seconds since 1970; 0 where that cannot be read.
+    /// When the certificate expires, in seconds since 1970; 0 if unknown.
     ends_at: AtomicU64,
 }
 
@@ -111,17 +111,17 @@ impl ServerTls {
     /// Reads `files`.
     ///
     /// # Errors
-    /// When they cannot be used.
+    /// They are not usable.
     pub fn load(files: TlsFiles, offers: Offers) -> Result<Self, TlsError> {
         let current = ArcSwap::new(read(&files, offers)?);
         let ends_at = AtomicU64::new(end_of(&files));
         Ok(ServerTls { files, offers, current, ends_at })
     }
 
-    /// Reads the files again, for new connections.
+    /// Reloads the files, for new connections.
     ///
     /// # Errors
-    /// When they cannot be used: then all stays as it was.
+    /// They are not usable; the old ones stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.current.store(read(&self.files, self.offers)?);
         self.ends_at.store(end_of(&self.files), Ordering::Relaxed);
@@ -134,22 +134,22 @@ impl ServerTls {
         &self.files
     }
 
-    /// When the certificate ends, in seconds since 1970; none where that cannot be read.
+    /// When the certificate expires, in seconds since 1970; `None` if unknown.
     #[must_use]
     pub fn ends_at_seconds(&self) -> Option<u64> {
         Some(self.ends_at.load(Ordering::Relaxed)).filter(|seconds| *seconds > 0)
     }
 
-    /// Whether clients must show a certificate.
+    /// Whether clients must present a certificate.
     #[must_use]
     pub fn checks_clients(&self) -> bool {
         self.files.client_ca.is_some()
     }
 
-    /// Shakes hands. The caller bounds the time.
+    /// Performs the handshake. The caller bounds the time.
     ///
     /// # Errors
-    /// When the client does not speak TLS, or shows no certificate that will do.
+    /// The client does not speak TLS, or presents no acceptable certificate.
     pub async fn accept(&self, socket: TcpStream) -> io::Result<Stream> {
         let acceptor = TlsAcceptor::from(self.current.load_full());
         acceptor.accept(socket).await.map(|stream| Stream::Tls(Box::new(stream)))
@@ -185,7 +185,7 @@ fn end_of(files: &TlsFiles) -> u64 {
 /// The authorities in a PEM file.
 ///
 /// # Errors
-/// When there is none in it.
+/// It contains none.
 pub fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates("a certificate authority", path)? {
@@ -205,7 +205,7 @@ fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
     Ok(found)
 }
 
-/// A regular file's bytes: reading a pipe could take for ever.
+/// The bytes of a regular file: reading a pipe could block for ever.
 fn bytes(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     let unreadable = |source| TlsError::Unreadable { what, path: path.to_owned(), source };
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
@@ -214,7 +214,7 @@ fn bytes(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(unreadable)
 }
 
-/// The cryptography that all of TLS here uses.
+/// The cryptography provider for all TLS.
 #[must_use]
 pub fn crypto() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())

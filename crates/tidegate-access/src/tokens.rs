@@ -1,7 +1,7 @@
-//! Secrets that callers give, kept and compared as digests.
+//! Callers' secrets, stored and compared as digests.
 //!
-//! SHA-256 without salt is right for secrets that a machine made: nobody finds 128 random bits by trying. It is wrong
-//! for words that people choose, so short ones are refused where they can be seen.
+//! SHA-256 without salt is right for generated secrets: nobody guesses 128 random bits. It is wrong for words that people
+//! choose, so short ones are rejected where they are visible.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use http::header::AUTHORIZATION;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-/// What stands before the digest of a secret, where a secret itself could stand.
+/// The prefix of a digest that is given in place of a secret.
 const DIGEST_PREFIX: &str = "sha256:";
 
 /// The digest of one secret.
 ///
-/// Neither a dump of this process nor the time of a comparison tells the secret, or how long it is.
+/// Neither a memory dump nor the time of a comparison reveals the secret, or its length.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretDigest([u8; 32]);
 
@@ -26,10 +26,10 @@ impl SecretDigest {
         SecretDigest(Sha256::digest(secret).into())
     }
 
-    /// Reads `sha256:` and 64 hexadecimal digits, or takes the text for the secret itself.
+    /// Parses `sha256:` and 64 hexadecimal digits, or takes the text as the secret itself.
     ///
     /// # Errors
-    /// When it begins with `sha256:` and goes on with anything else.
+    /// It begins with `sha256:` and continues with anything else.
     pub fn read(text: &str) -> Result<Self, TokenError> {
         match text.strip_prefix(DIGEST_PREFIX) {
             Some(digits) => from_hex(digits).map(SecretDigest).ok_or(TokenError::NoDigest),
@@ -55,32 +55,32 @@ impl fmt::Debug for SecretDigest {
     }
 }
 
-/// Why a text is no secret that can be used. The text itself is never repeated.
+/// Why a text is not usable as a secret. The text itself is never repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// There is nothing.
+    /// It is empty.
     #[error("a secret cannot be empty")]
     Empty,
     /// Too short to be safe from guessing.
     #[error("a token has at least {SHORTEST_TOKEN} characters")]
     TooShort,
-    /// No digest where one was announced.
+    /// Not a digest after `sha256:`.
     #[error("`sha256:` is followed by 64 hexadecimal digits")]
     NoDigest,
 }
 
-/// The shortest token that is taken where the token itself is given.
+/// The shortest token accepted in clear.
 const SHORTEST_TOKEN: usize = 16;
 
-/// Tokens of which any one lets its caller in: several, so that they can be replaced one after the other.
+/// Tokens of which any one is accepted: several, for rotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<SecretDigest>);
 
 impl Tokens {
-    /// Reads each as [`SecretDigest::read`] does, and wants 16 characters of those that are not digests.
+    /// Parses each with [`SecretDigest::read`], and requires 16 characters of those that are not digests.
     ///
     /// # Errors
-    /// When one cannot be used.
+    /// One is not usable.
     pub fn read<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, TokenError> {
         let read = |text: &str| match text.len() < SHORTEST_TOKEN && !text.is_empty() {
             true => Err(TokenError::TooShort),
@@ -89,13 +89,13 @@ impl Tokens {
         texts.into_iter().map(read).collect::<Result<_, _>>().map(Tokens)
     }
 
-    /// Whether there is none: then nobody has to give one.
+    /// Whether there are none: then no token is needed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `given` is one of them; takes the same time whichever it is.
+    /// Whether `given` is one of them, in constant time.
     #[must_use]
     pub fn accept(&self, given: &[u8]) -> bool {
         let given = SecretDigest::of(given);

@@ -1,12 +1,12 @@
-//! When a certificate ends: the one thing of X.509 that an operator must be warned of.
+//! Reads when a certificate expires: the one X.509 field that an operator must be warned of.
 //!
-//! It walks down to `validity` and reads nothing else. What it does not understand has no end that is known.
+//! It walks to `validity` and reads nothing else. For anything that it does not understand, the expiry is unknown.
 
-/// The end of a DER certificate, in seconds since 1970.
+/// The expiry of a DER certificate, in seconds since 1970.
 pub(crate) fn not_after(certificate: &[u8]) -> Option<u64> {
     let (_, certificate, _) = element(certificate)?;
     let (_, mut fields, _) = element(certificate)?;
-    // The version is optional; then come serial number, algorithm and issuer.
+    // The version is optional; then follow serial number, algorithm and issuer.
     if fields.first() == Some(&CONTEXT_0) {
         fields = element(fields)?.2;
     }
@@ -23,7 +23,7 @@ const CONTEXT_0: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The first element: its tag, its content, and what follows it.
+/// The first element: its tag, its content, and the rest.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
