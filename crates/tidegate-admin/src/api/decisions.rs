@@ -17,7 +17,7 @@ use super::body::Query;
 use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Control, Question, Told};
+use crate::control::{Control, NodeAnswer, Question};
 
 /// The default and the largest number of results.
 const USUAL: usize = 100;
@@ -90,8 +90,9 @@ pub(crate) async fn search(
     let gathered = control.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
     let (mut found, mut nodes) = (Vec::new(), Vec::new());
     let (mut fit, mut stand_for, mut oldest, mut cut) = (0, 0, None, false);
-    for (node, told) in gathered.told {
-        let Told::Decisions { decisions, fit: own, stand_for: own_stand_for, oldest_us, cut: own_cut } = told
+    for (node, answer) in gathered.answers {
+        let NodeAnswer::Decisions { decisions, fit: own, stand_for: own_stand_for, oldest_us, cut: own_cut } =
+            answer
         else {
             continue;
         };
@@ -199,10 +200,10 @@ pub(crate) async fn top(
     let most = wanted.limit.unwrap_or(10).min(MOST);
     let (domain, rule) = (wanted.domain, wanted.rule);
     let gathered = control.gather(log, Question::Top { domain, rule, by }).await;
-    let nodes: Vec<&String> = gathered.told.iter().map(|(node, _)| node).collect();
+    let nodes: Vec<&String> = gathered.answers.iter().map(|(node, _)| node).collect();
     let mut of_rule: BTreeMap<(String, String), Vec<Top>> = BTreeMap::new();
-    for (_, told) in &gathered.told {
-        let Told::Top { rules } = told else { continue };
+    for (_, answer) in &gathered.answers {
+        let NodeAnswer::Top { rules } = answer else { continue };
         for one in rules {
             of_rule.entry((one.domain.clone(), one.rule.clone())).or_default().push(one.top.clone());
         }

@@ -27,7 +27,7 @@ use super::decisions::log_of;
 use super::literals::{Literals, hashed};
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Base, Control, Missing, Question, Told};
+use crate::control::{Base, Control, Missing, NodeAnswer, Question};
 use crate::low_priority::at_low_priority;
 
 /// The proposal: a whole set of documents; or the new text of one rule.
@@ -92,8 +92,8 @@ pub(super) struct Sample {
 pub(super) async fn sample(control: &Control, log: &Arc<DecisionLog>, domain: Option<String>) -> Sample {
     let gathered = control.gather(log, Question::Sample { domain }).await;
     let (mut lines, mut since, mut nodes) = (Vec::new(), 0, Vec::new());
-    for (node, told) in gathered.told {
-        let Told::Sample { lines: own, since_us } = told else { continue };
+    for (node, answer) in gathered.answers {
+        let NodeAnswer::Sample { lines: own, since_us } = answer else { continue };
         since = since.max(since_us.unwrap_or(0));
         nodes.push(node);
         lines.extend(own);

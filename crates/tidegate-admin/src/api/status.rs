@@ -13,7 +13,7 @@ use tidegate_rulestore::AuditFilter;
 use super::body::Query;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Control, NodeNote, RuleSource, unheard};
+use crate::control::{Control, NodeNote, RuleSource, why_missing};
 
 const USUAL: u32 = 100;
 const MOST: u32 = 1_000;
@@ -41,7 +41,7 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
         warnings.push(format!(
             "{}: {}; its counts are missing from everything shown here",
             note.name,
-            unheard(note)
+            why_missing(note)
         ));
     }
     for (what, of) in

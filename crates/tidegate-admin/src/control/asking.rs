@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Control;
 use super::fleet::{FleetAnswer, FleetError, FleetQuestion, NodeNote};
-use super::telling::{answer, told, too_long};
+use super::telling::{answer, build, too_long};
 
 /// The most bytes of one node's answer. Large, because every missing line of a sample shortens what can be replayed.
 pub const MOST_ANSWER_BYTES: usize = 2 << 20;
@@ -44,7 +44,7 @@ pub(crate) enum Question {
 /// A node's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "told", rename_all = "snake_case")]
-pub(crate) enum Told {
+pub(crate) enum NodeAnswer {
     Decisions {
         decisions: Vec<Value>,
         fit: u64,
@@ -73,7 +73,7 @@ pub(crate) enum Told {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gathered {
     /// Answers by node name, this node first.
-    pub(crate) told: Vec<(String, Told)>,
+    pub(crate) answers: Vec<(String, NodeAnswer)>,
     /// Nodes without an answer, and why.
     pub(crate) missing: Vec<Missing>,
 }
@@ -97,11 +97,11 @@ impl Control {
     /// Asks every node, this one included.
     pub(crate) async fn gather(&self, log: &Arc<DecisionLog>, question: Question) -> Gathered {
         let (own_log, own_question) = (log.clone(), question.clone());
-        let own = spawn_blocking(move || told(&own_log, &own_question, usize::MAX));
+        let own = spawn_blocking(move || build(&own_log, &own_question, usize::MAX));
         let (own, others) = tokio::join!(own, self.ask_others(&question));
-        let own = own.unwrap_or(Told::Nothing);
+        let own = own.unwrap_or(NodeAnswer::Nothing);
         let mut gathered = others;
-        gathered.told.insert(0, (self.node.clone(), own));
+        gathered.answers.insert(0, (self.node.clone(), own));
         gathered
     }
 
@@ -110,7 +110,7 @@ impl Control {
             return Gathered::default();
         }
         let unknown = |why: String| Gathered {
-            told: Vec::new(),
+            answers: Vec::new(),
             missing: vec![Missing { node: "the other nodes".to_owned(), why }],
         };
         let notes = match self.fleet.known_nodes().await {
@@ -121,12 +121,12 @@ impl Control {
         let (lost, alive): (Vec<NodeNote>, Vec<NodeNote>) = notes.into_iter().partition(|note| note.lost);
         let lost = lost.iter().filter(|note| answers_as(note) != own);
         let lost: Vec<Missing> =
-            lost.map(|note| Missing { node: note.name.clone(), why: unheard(note) }).collect();
+            lost.map(|note| Missing { node: note.name.clone(), why: why_missing(note) }).collect();
         let mut others: BTreeMap<String, String> =
             alive.iter().map(|note| (answers_as(note), note.name.clone())).collect();
         others.remove(&own);
         if others.is_empty() {
-            return Gathered { told: Vec::new(), missing: lost };
+            return Gathered { answers: Vec::new(), missing: lost };
         }
         let id = self.new_question();
         let text = serde_json::to_vec(question).unwrap_or_default();
@@ -140,14 +140,14 @@ impl Control {
             Ok(answers) => answers,
             Err(error) => return unknown(error.to_string()),
         };
-        let mut gathered = Gathered { told: Vec::new(), missing: lost };
+        let mut gathered = Gathered { answers: Vec::new(), missing: lost };
         for FleetAnswer { from, text } in answers {
             let Some(node) = others.remove(&from) else { continue };
             let why = match text.map(|text| serde_json::from_slice(&text)) {
-                Ok(Ok(Told::Nothing)) => "it keeps no decisions".to_owned(),
-                Ok(Ok(Told::TooLong)) => "its answer is too long".to_owned(),
-                Ok(Ok(told)) => {
-                    gathered.told.push((node, told));
+                Ok(Ok(NodeAnswer::Nothing)) => "it keeps no decisions".to_owned(),
+                Ok(Ok(NodeAnswer::TooLong)) => "its answer is too long".to_owned(),
+                Ok(Ok(answer)) => {
+                    gathered.answers.push((node, answer));
                     continue;
                 }
                 Ok(Err(_)) => "its answer is in the format of another release".to_owned(),
@@ -157,18 +157,18 @@ impl Control {
         }
         let late = || format!("it did not answer within {} s", ANSWERED_WITHIN.as_secs());
         gathered.missing.extend(others.into_values().map(|node| Missing { node, why: late() }));
-        gathered.told.sort_by(|(a, _), (b, _)| a.cmp(b));
+        gathered.answers.sort_by(|(a, _), (b, _)| a.cmp(b));
         gathered
     }
 
     /// A new question id. This node remembers it so as not to answer it: its answer would pass for another node's.
     fn new_question(&self) -> u64 {
         let id = RandomState::new().hash_one(self.clock.now().as_micros());
-        let mut asked = self.asked.lock();
-        if asked.len() >= MOST_REMEMBERED {
-            asked.pop_front();
+        let mut own = self.own_questions.lock();
+        if own.len() >= MOST_REMEMBERED {
+            own.pop_front();
         }
-        asked.push_back(id);
+        own.push_back(id);
         id
     }
 
@@ -181,8 +181,8 @@ impl Control {
     ) -> JoinedDemand {
         let gathered = self.gather(log, Question::Demand { domain, rule }).await;
         let (mut parts, mut nodes) = (Vec::new(), Vec::new());
-        for (node, told) in gathered.told {
-            let Told::Demand { limits } = told else { continue };
+        for (node, answer) in gathered.answers {
+            let NodeAnswer::Demand { limits } = answer else { continue };
             nodes.push(node);
             parts.extend(limits);
         }
@@ -207,7 +207,7 @@ impl Control {
         loop {
             let asked = questions.borrow_and_update().clone();
             for question in asked {
-                if answered.contains(&question.id) || self.asked.lock().contains(&question.id) {
+                if answered.contains(&question.id) || self.own_questions.lock().contains(&question.id) {
                     continue;
                 }
                 answered.truncate(MOST_REMEMBERED);
@@ -225,9 +225,9 @@ impl Control {
         let Ok(wanted) = serde_json::from_slice::<Question>(&question.text) else { return };
         let log = self.metrics.decisions().cloned();
         // Not at low priority: a person waits, and it takes milliseconds.
-        let Ok(told) = spawn_blocking(move || answer(log.as_deref(), &wanted)).await else { return };
+        let Ok(text) = spawn_blocking(move || answer(log.as_deref(), &wanted)).await else { return };
         let from = self.answers_as();
-        let Err(error) = self.fleet.answer(question.id, &from, &told).await else { return };
+        let Err(error) = self.fleet.answer(question.id, &from, &text).await else { return };
         tracing::warn!(%error, "could not answer another node's question; it lists this node as missing");
         if let FleetError::Refused(_) = error {
             let _ = self.fleet.answer(question.id, &from, &too_long()).await;
@@ -245,6 +245,6 @@ fn answers_as(note: &NodeNote) -> String {
 }
 
 /// Why a lost node's answer is missing.
-pub(crate) fn unheard(note: &NodeNote) -> String {
+pub(crate) fn why_missing(note: &NodeNote) -> String {
     format!("it was not heard for {} s, and did not shut down cleanly", note.last_seen_ms / 1_000)
 }

@@ -270,7 +270,7 @@ pub enum FleetError {
     #[error("{0}")]
     Refused(String),
     /// The published set is in a format that only newer releases read.
-    #[error("what is published has format {found}, and this release reads formats up to {NEWEST_FORMAT}")]
+    #[error("the published set has format {found}, and this release reads formats up to {NEWEST_FORMAT}")]
     Newer {
         /// Its format.
         found: u32,

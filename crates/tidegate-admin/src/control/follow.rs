@@ -33,7 +33,7 @@ const MOST_VERSIONS: u64 = 10_000;
 const MOST_AUDIT_ENTRIES: u64 = 100_000;
 
 /// What was last published to the fleet.
-struct ToldToFleet {
+struct LastPublished {
     head: Option<Head>,
     at: Instant,
     kept: Instant,
@@ -95,11 +95,11 @@ impl Control {
     async fn follow_database(self: &Arc<Self>) {
         let Some(store) = &self.store else { return };
         let mut watch: Watch = store.watch();
-        let mut told = ToldToFleet { head: None, at: Instant::now(), kept: Instant::now() };
+        let mut last = LastPublished { head: None, at: Instant::now(), kept: Instant::now() };
         let mut found = store.head().await;
         loop {
             match found {
-                Ok(head) => match self.act_on(store, head, &mut told).await {
+                Ok(head) => match self.act_on(store, head, &mut last).await {
                     Ok(()) => self.database_answers(),
                     Err(error) => self.database_failed(&error),
                 },
@@ -110,7 +110,7 @@ impl Control {
             }
             found = tokio::select! {
                 head = watch.next() => head,
-                () = self.look_again.notified() => store.head().await,
+                () = self.recheck.notified() => store.head().await,
             };
         }
     }
@@ -120,7 +120,7 @@ impl Control {
         self: &Arc<Self>,
         store: &RuleStore,
         head: Head,
-        told: &mut ToldToFleet,
+        last: &mut LastPublished,
     ) -> Result<(), Error> {
         if self.lineage.get().is_none() {
             store.migrate().await?;
@@ -137,28 +137,28 @@ impl Control {
         let heard = self.fleet.heard().borrow().clone();
         let own = self.heard_of(head);
         // Heartbeats do not yet return what was published a moment ago.
-        let forgotten = heard != own && told.at.elapsed() >= HEARD_WITHIN;
-        if told.head != Some(head) || forgotten {
-            *told = ToldToFleet { head: Some(head), at: Instant::now(), kept: Instant::now() };
+        let forgotten = heard != own && last.at.elapsed() >= HEARD_WITHIN;
+        if last.head != Some(head) || forgotten {
+            *last = LastPublished { head: Some(head), at: Instant::now(), kept: Instant::now() };
             // The database changes before the fleet learns of it. So a fleet that knows a higher revision has it from before
             // a restore.
             let set_back = forgotten && heard.revision > own.revision;
-            if set_back || !self.tell_changes(store, head).await? {
-                self.tell_all(store, head, set_back).await?;
+            if set_back || !self.publish_override_changes(store, head).await? {
+                self.publish_set(store, head, set_back).await?;
             }
-        } else if told.kept.elapsed() >= KEEP_EVERY {
-            told.kept = Instant::now();
+        } else if last.kept.elapsed() >= KEEP_EVERY {
+            last.kept = Instant::now();
             match self.all_read(CHANGES_BESIDE).await {
                 true => self.logged(self.fleet.keep().await),
                 // A node that does not read changes may have joined since they were published.
-                false => self.tell_all(store, head, false).await?,
+                false => self.publish_set(store, head, false).await?,
             }
         }
         Ok(())
     }
 
     /// Publishes the whole set to the fleet.
-    async fn tell_all(&self, store: &RuleStore, head: Head, set_back: bool) -> Result<(), Error> {
+    async fn publish_set(&self, store: &RuleStore, head: Head, set_back: bool) -> Result<(), Error> {
         let set = match self.running_set(head) {
             Some(set) => set,
             None => self.read(store).await?,
@@ -179,7 +179,7 @@ impl Control {
     }
 
     /// Publishes the override changes since the set that the fleet has; false if the fleet needs a new set.
-    async fn tell_changes(&self, store: &RuleStore, head: Head) -> Result<bool, Error> {
+    async fn publish_override_changes(&self, store: &RuleStore, head: Head) -> Result<bool, Error> {
         let known = match self.fleet.fetch_changes().await {
             Ok(Some(known))
                 if self.lineage.get() == Some(&known.lineage)
@@ -200,12 +200,12 @@ impl Control {
         if !self.all_read(CHANGES_BESIDE).await {
             return Ok(false);
         }
-        let told = self.fleet.publish_changes(&known, &ChangesSince { changes, ..known.clone() }).await;
-        Ok(told.unwrap_or_default())
+        let published = self.fleet.publish_changes(&known, &ChangesSince { changes, ..known.clone() }).await;
+        Ok(published.unwrap_or_default())
     }
 
-    fn logged(&self, told: Result<(), FleetError>) {
-        match told {
+    fn logged(&self, published: Result<(), FleetError>) {
+        match published {
             Ok(()) => {}
             // A lost store is logged once, by the limiter.
             Err(FleetError::Store(why)) => {
@@ -224,10 +224,10 @@ impl Control {
             let mut unreadable = None;
             if self.leads() && self.database_error.borrow().is_none() {
                 if news {
-                    self.look_again.notify_one();
+                    self.recheck.notify_one();
                 }
             } else if news && published.revision > 0 {
-                let _reading = self.reading.lock().await;
+                let _reading = self.reading_published.lock().await;
                 match self.fetch(&published).await {
                     Ok(Some(set)) => self.follow(set).await,
                     Ok(None) => {}
@@ -254,7 +254,7 @@ impl Control {
             && before.as_ref() != Some(why)
         {
             tracing::error!("cannot read the published rules, the old ones keep running: {why}");
-            self.tell("nodes", &json!({ "refused": why }));
+            self.emit("nodes", &json!({ "refused": why }));
         }
     }
 
@@ -285,7 +285,7 @@ impl Control {
     /// Reads the current rules from the database and takes them into use if they differ from the running ones.
     async fn take_from(self: &Arc<Self>, store: &RuleStore) -> Result<(), Error> {
         // A caller that had to wait here finds what the previous one has read.
-        let _reading = self.reading.lock().await;
+        let _reading = self.reading_published.lock().await;
         if !self.runs(&self.heard_of(store.head().await?)) {
             let set = self.read(store).await?;
             self.follow(set).await;
@@ -371,13 +371,13 @@ impl Control {
         let control = self.clone();
         let taken = at_low_priority(move || control.take_published(set)).await;
         match &taken {
-            Ok(_) => self.tell("version", &json!({ "version": version, "overrides": overrides })),
+            Ok(_) => self.emit("version", &json!({ "version": version, "overrides": overrides })),
             Err(failure) => {
                 tracing::error!(
                     version,
                     "the published rules do not compile, the old ones keep running: {failure}"
                 );
-                self.tell("nodes", &json!({ "refused": version }));
+                self.emit("nodes", &json!({ "refused": version }));
             }
         }
         taken
@@ -395,17 +395,17 @@ impl Control {
 
     fn database_failed(&self, error: &Error) {
         let why = std::error::Error::source(error).map_or_else(String::new, |source| format!(": {source}"));
-        let told = self.database_error.send_replace(Some(format!("{error}{why}")));
-        if told.is_none() {
+        let before = self.database_error.send_replace(Some(format!("{error}{why}")));
+        if before.is_none() {
             tracing::warn!("{error}{why}; limits keep working, rules and keys cannot be changed");
-            self.tell("store", &json!({ "database": { "healthy": false } }));
+            self.emit("store", &json!({ "database": { "healthy": false } }));
         }
     }
 
     fn database_answers(&self) {
         if self.database_error.send_replace(None).is_some() {
             tracing::info!("the database answers again");
-            self.tell("store", &json!({ "database": { "healthy": true } }));
+            self.emit("store", &json!({ "database": { "healthy": true } }));
         }
     }
 
@@ -484,16 +484,16 @@ impl Control {
         let latencies = Latencies::of(&added.0, &added.1);
         let rules = self.history.lock().record(now_s, self.metrics.rule_totals(), latencies);
         let experiments = self.metrics.experiments();
-        let mut rows = merged::told(&rules, (&added.0, &added.1));
-        rows.extend(merged::told_of_experiments(&experiments, &last.experiments));
+        let mut rows = merged::rows_of(&rules, (&added.0, &added.1));
+        rows.extend(merged::experiment_rows(&experiments, &last.experiments));
         last.experiments = experiments;
         self.fleet.count(rows);
         let note = self.note();
         self.fleet.announce(&note);
         if last.health.replace(note.health.clone()).is_some_and(|before| before != note.health) {
-            self.tell("store", &json!({ "health": note.health }));
+            self.emit("store", &json!({ "health": note.health }));
         }
-        self.tell(
+        self.emit(
             "stats",
             &json!({
                 "at_s": now_s,

@@ -11,7 +11,7 @@ use crate::metrics::{ExperimentSide, Reading};
 /// Slots of one chunk: a minute's seconds, or an hour's minutes.
 pub(crate) const SLOTS: u64 = 60;
 /// The most rules that a node reports each second, busiest first. The others are reported as one row.
-const MOST_TOLD: usize = 100;
+const MOST_REPORTED: usize = 100;
 /// The age from which slots are complete: some nodes may not have added to newer ones yet.
 const SETTLED_AFTER_S: u64 = 3;
 
@@ -56,7 +56,7 @@ pub(super) fn rule_of(name: &str) -> Option<(&str, &str)> {
 }
 
 /// A node's rows for the last second.
-pub(crate) fn told(
+pub(crate) fn rows_of(
     rules: &[(SeriesKey, Totals)],
     (decisions, store): (&Reading, &Reading),
 ) -> Vec<HistoryRow> {
@@ -64,7 +64,7 @@ pub(crate) fn told(
     rules.sort_by_key(|(_, totals)| {
         std::cmp::Reverse(totals.allowed + totals.refused + totals.shadow_refused)
     });
-    let (first, rest) = rules.split_at(rules.len().min(MOST_TOLD));
+    let (first, rest) = rules.split_at(rules.len().min(MOST_REPORTED));
     let others = rest.iter().fold(Totals::default(), |sum, (_, totals)| sum.plus(*totals));
     let row = |domain: &str, rule: &str, totals: Totals| HistoryRow {
         name: format!("{RULE}{domain}{BETWEEN}{rule}"),
@@ -86,7 +86,7 @@ pub(crate) fn told(
 }
 
 /// A node's rows of experiments for the last second.
-pub(crate) fn told_of_experiments(
+pub(crate) fn experiment_rows(
     now: &BTreeMap<ExperimentSide, [u64; 3]>,
     before: &BTreeMap<ExperimentSide, [u64; 3]>,
 ) -> Vec<HistoryRow> {
@@ -95,14 +95,14 @@ pub(crate) fn told_of_experiments(
         // A rule that was removed and added again counts from zero.
         let counts: Vec<u32> =
             counts.iter().zip(old).map(|(count, old)| small(count.saturating_sub(old))).collect();
-        HistoryRow { name: experiment_row(&side.0, &side.1, side.2), counts }
+        HistoryRow { name: experiment_row_name(&side.0, &side.1, side.2), counts }
     });
-    added.filter(|row| row.counts.iter().any(|count| *count > 0)).take(MOST_TOLD).collect()
+    added.filter(|row| row.counts.iter().any(|count| *count > 0)).take(MOST_REPORTED).collect()
 }
 
 /// The decisions of one side of a rule's experiment in `chunks`: admitted, refused, and refused in shadow.
 pub(crate) fn experiment_in(chunks: &[HistoryChunk], domain: &str, rule: &str, variant: &str) -> [u64; 3] {
-    let row = experiment_row(domain, rule, variant);
+    let row = experiment_row_name(domain, rule, variant);
     let mut sums = [0; 3];
     for counts in chunks.iter().filter_map(|chunk| chunk.rows.get(&row)) {
         let slots = counts.chunks_exact(sums.len());
@@ -111,7 +111,7 @@ pub(crate) fn experiment_in(chunks: &[HistoryChunk], domain: &str, rule: &str, v
     sums
 }
 
-fn experiment_row(domain: &str, rule: &str, variant: &str) -> String {
+fn experiment_row_name(domain: &str, rule: &str, variant: &str) -> String {
     format!("{EXPERIMENT}{domain}{BETWEEN}{rule}{BETWEEN}{variant}")
 }
 
@@ -172,7 +172,7 @@ struct Merged {
 
 /// The slots of one step that some node reported; `None` if no node did.
 enum Step {
-    Told(Vec<u64>),
+    Reported(Vec<u64>),
     NotYet,
     Unknown,
 }
@@ -190,11 +190,11 @@ impl Merged {
 
     fn step(&self, window: Window, start: u64) -> Step {
         let end = (start + window.step_s).min(window.to_s);
-        let told: Vec<u64> = (start / self.unit_s..end.div_ceil(self.unit_s))
+        let reported: Vec<u64> = (start / self.unit_s..end.div_ceil(self.unit_s))
             .filter(|number| self.counts(NODES, *number).is_some_and(|nodes| nodes[0] > 0))
             .collect();
-        match told.is_empty() || end + SETTLED_AFTER_S > self.now_s && self.unit_s == 1 {
-            false => Step::Told(told),
+        match reported.is_empty() || end + SETTLED_AFTER_S > self.now_s && self.unit_s == 1 {
+            false => Step::Reported(reported),
             true if end + SETTLED_AFTER_S > self.now_s => Step::NotYet,
             true => Step::Unknown,
         }
@@ -224,7 +224,7 @@ impl Merged {
         for (place, column) in columns.into_iter().enumerate() {
             for (value, step) in column.iter_mut().zip(steps) {
                 match step {
-                    Step::Told(numbers) => {
+                    Step::Reported(numbers) => {
                         let sum = self.sums(row, numbers).get(place).copied().unwrap_or_default();
                         *value = Some(sum as f64 / (numbers.len() as u64 * self.unit_s) as f64);
                     }
@@ -238,7 +238,7 @@ impl Merged {
 
     fn latencies(&self, step: &Step, own: Latencies) -> Latencies {
         match step {
-            Step::Told(numbers) => {
+            Step::Reported(numbers) => {
                 let [decisions, store] =
                     [DECISION_TIMES, STORE_TIMES].map(|row| Reading::of_counts(&self.sums(row, numbers)));
                 Latencies::of(&decisions, &store)
@@ -277,7 +277,7 @@ mod tests {
 
     fn rows(allowed: u64, times: &[u64]) -> Vec<HistoryRow> {
         let reading = Reading::of_counts(times);
-        told(&[(rule(), Totals { allowed, ..Totals::default() })], (&reading, &Reading::default()))
+        rows_of(&[(rule(), Totals { allowed, ..Totals::default() })], (&reading, &Reading::default()))
     }
 
     fn window() -> Window {
@@ -318,12 +318,12 @@ mod tests {
 
     #[test]
     fn rules_beyond_the_bound_are_told_as_one() {
-        let many: Vec<(SeriesKey, Totals)> = (0..MOST_TOLD + 5)
+        let many: Vec<(SeriesKey, Totals)> = (0..MOST_REPORTED + 5)
             .map(|number| (("api".into(), format!("{number}")), Totals { allowed: 1, ..Totals::default() }))
             .collect();
         let none = Reading::default();
-        let rows = told(&many, (&none, &none));
-        assert_eq!(rows.len(), MOST_TOLD + 2, "the others, and that a node told");
+        let rows = rows_of(&many, (&none, &none));
+        assert_eq!(rows.len(), MOST_REPORTED + 2, "the others, and that a node told");
         let others = rows.iter().find(|row| row.name == "r\0others").unwrap();
         assert_eq!(others.counts, [5, 0, 0, 0]);
     }

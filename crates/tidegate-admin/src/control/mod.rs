@@ -32,7 +32,7 @@ use crate::exposition::StoreUsage;
 use crate::metrics::Metrics;
 
 pub use asking::MOST_ANSWER_BYTES;
-pub(crate) use asking::{JoinedDemand, Missing, Question, Told, unheard};
+pub(crate) use asking::{JoinedDemand, Missing, NodeAnswer, Question, why_missing};
 pub use fleet::{
     Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, NEWEST_FORMAT,
     NodeNote, NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
@@ -119,15 +119,15 @@ pub struct Control {
     pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
     pub(crate) running: Mutex<Running>,
     /// Held while rules are compiled and swapped in, so that the second of two changes builds on the first.
-    pub(crate) taking: Mutex<()>,
+    pub(crate) compiling: Mutex<()>,
     /// Held while the published rules are read and taken into use, so that an older read never overwrites a newer one.
-    pub(crate) reading: tokio::sync::Mutex<()>,
+    pub(crate) reading_published: tokio::sync::Mutex<()>,
     /// The lineage of this node's own database, once it has been read.
     pub(crate) lineage: OnceLock<String>,
     /// Whether the warning that the fleet follows another database was already logged.
     pub(crate) follows: AtomicBool,
     /// Wakes the database follower before the database notifies it of a change.
-    pub(crate) look_again: Notify,
+    pub(crate) recheck: Notify,
     /// Why the database does not answer; `None` while it does.
     pub(crate) database_error: watch::Sender<Option<String>>,
     pub(crate) history: Mutex<History>,
@@ -140,7 +140,7 @@ pub struct Control {
     /// The signals for alerts that this node announces to the others.
     pub(crate) signals: Mutex<Option<Signals>>,
     /// The ids of this node's own questions to the fleet, newest last: it must not answer them itself.
-    pub(crate) asked: Mutex<VecDeque<u64>>,
+    pub(crate) own_questions: Mutex<VecDeque<u64>>,
     pub(crate) started_us: u64,
 }
 
@@ -165,11 +165,11 @@ impl Control {
             other_shards: config.other_shards,
             busy: config.busy,
             running: Mutex::default(),
-            taking: Mutex::default(),
-            reading: tokio::sync::Mutex::default(),
+            compiling: Mutex::default(),
+            reading_published: tokio::sync::Mutex::default(),
             lineage: OnceLock::new(),
             follows: AtomicBool::new(false),
-            look_again: Notify::new(),
+            recheck: Notify::new(),
             database_error: watch::Sender::new(None),
             history: Mutex::new(History::new()),
             events: broadcast::Sender::new(MOST_WAITING_EVENTS),
@@ -177,7 +177,7 @@ impl Control {
             guesses: Guesses::default(),
             alerts: OnceLock::new(),
             signals: Mutex::default(),
-            asked: Mutex::default(),
+            own_questions: Mutex::default(),
             started_us,
         })
     }
@@ -188,7 +188,7 @@ impl Control {
     }
 
     /// Sends an event to the listeners, if there are any.
-    pub(crate) fn tell(&self, name: &'static str, data: &serde_json::Value) {
+    pub(crate) fn emit(&self, name: &'static str, data: &serde_json::Value) {
         if self.events.receiver_count() > 0 {
             let _ = self.events.send(Event { name, data: data.to_string().into() });
         }

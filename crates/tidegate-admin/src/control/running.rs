@@ -122,7 +122,7 @@ impl Control {
     /// # Errors
     /// The rules do not compile; the old ones keep running.
     pub fn take_files(&self, files: Vec<(Source, Format)>) -> Result<RuleChanges, CompileFailure> {
-        let _one_at_a_time = self.taking.lock();
+        let _one_at_a_time = self.compiling.lock();
         let running = self.running.lock().clone();
         self.take(Running { base: Arc::new(Base::Files(files)), ..running }).map(Option::unwrap_or_default)
     }
@@ -133,7 +133,7 @@ impl Control {
     /// # Errors
     /// The reason why the old rules keep running.
     pub(crate) fn take_published(&self, set: PublishedSet) -> Result<Option<RuleChanges>, String> {
-        let _one_at_a_time = self.taking.lock();
+        let _one_at_a_time = self.compiling.lock();
         let running = self.running.lock().clone();
         let published = set.revision();
         let (base, version) = match self.source {

@@ -6,7 +6,7 @@
 use serde_json::to_vec;
 use tidegate_decisions::{DecisionLog, LimitDemand, Query, RuleTop};
 
-use super::asking::{MOST_ANSWER_BYTES, Question, Told};
+use super::asking::{MOST_ANSWER_BYTES, NodeAnswer, Question};
 
 /// The most bytes of an answer with single decisions or top callers: people read these.
 const MOST_READ_BYTES: usize = 256 << 10;
@@ -22,21 +22,21 @@ pub(super) fn answer(log: Option<&DecisionLog>, question: &Question) -> Vec<u8> 
         Question::Decisions { .. } | Question::Top { .. } => MOST_READ_BYTES,
     };
     match log {
-        Some(log) => within(most_bytes, |bytes| told(log, question, bytes)),
-        None => written(&Told::Nothing),
+        Some(log) => within(most_bytes, |bytes| build(log, question, bytes)),
+        None => serialized(&NodeAnswer::Nothing),
     }
 }
 
 /// The answer that says the real one is too long.
 pub(super) fn too_long() -> Vec<u8> {
-    written(&Told::TooLong)
+    serialized(&NodeAnswer::TooLong)
 }
 
-/// Calls `tell` with smaller and smaller budgets until its serialized answer has at most `most_bytes`.
-fn within(most_bytes: usize, tell: impl Fn(usize) -> Told) -> Vec<u8> {
+/// Calls `build` with smaller and smaller budgets until its serialized answer has at most `most_bytes`.
+fn within(most_bytes: usize, build: impl Fn(usize) -> NodeAnswer) -> Vec<u8> {
     let mut bytes = most_bytes;
     for _ in 0..TRIES {
-        let answer = written(&tell(bytes));
+        let answer = serialized(&build(bytes));
         if answer.len() <= most_bytes {
             return answer;
         }
@@ -47,12 +47,12 @@ fn within(most_bytes: usize, tell: impl Fn(usize) -> Told) -> Vec<u8> {
     too_long()
 }
 
-fn written(told: &Told) -> Vec<u8> {
-    to_vec(told).expect("what is told has text as keys")
+fn serialized(answer: &NodeAnswer) -> Vec<u8> {
+    to_vec(answer).expect("the keys of an answer are text")
 }
 
 /// This node's answer, in approximately `most_bytes`.
-pub(super) fn told(log: &DecisionLog, question: &Question, most_bytes: usize) -> Told {
+pub(super) fn build(log: &DecisionLog, question: &Question, most_bytes: usize) -> NodeAnswer {
     match question {
         Question::Decisions { search } => decisions(log, search, most_bytes),
         Question::Top { domain, rule, by } => {
@@ -67,12 +67,12 @@ pub(super) fn told(log: &DecisionLog, question: &Question, most_bytes: usize) ->
                 top.cut(each);
                 RuleTop { domain, rule, top }
             };
-            Told::Top { rules: rules.into_iter().map(top).collect() }
+            NodeAnswer::Top { rules: rules.into_iter().map(top).collect() }
         }
         Question::Demand { domain, rule } => {
             let mut limits = log.demand().of(domain.as_deref(), rule.as_deref());
             cut(&mut limits, most_bytes);
-            Told::Demand { limits }
+            NodeAnswer::Demand { limits }
         }
         Question::Sample { domain } => sample(log, domain.as_deref(), most_bytes),
     }
@@ -97,7 +97,7 @@ fn shares(needs: &[usize], most: usize) -> Vec<usize> {
     shares
 }
 
-fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> Told {
+fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> NodeAnswer {
     let found = log.search(search);
     let (mut bytes, mut decisions) = (256, Vec::new());
     for record in &found.records {
@@ -108,10 +108,16 @@ fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> Told {
         decisions.push(serde_json::to_value(&**record).unwrap_or_default());
     }
     let cut = decisions.len() < found.records.len();
-    Told::Decisions { decisions, fit: found.fit, stand_for: found.stand_for, oldest_us: found.oldest_us, cut }
+    NodeAnswer::Decisions {
+        decisions,
+        fit: found.fit,
+        stand_for: found.stand_for,
+        oldest_us: found.oldest_us,
+        cut,
+    }
 }
 
-fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
+fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> NodeAnswer {
     let entries = log.recent();
     let fit = entries.iter().rev().filter(|entry| domain.is_none() || entry.domain() == domain);
     let (mut bytes, mut lines, mut since_us) = (256, Vec::new(), log.complete_since_us());
@@ -127,7 +133,7 @@ fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
         lines.push(line);
     }
     lines.reverse();
-    Told::Sample { lines, since_us }
+    NodeAnswer::Sample { lines, since_us }
 }
 
 #[cfg(test)]
@@ -185,12 +191,12 @@ mod tests {
     #[tokio::test]
     async fn a_sample_of_one_domain_has_no_room_taken_by_the_leases_of_another() {
         let log = log_of(&[("jobs", 3), ("noise", 200)]).await;
-        let Told::Sample { lines, since_us } = sample(&log, Some("jobs"), 4 << 10) else {
+        let NodeAnswer::Sample { lines, since_us } = sample(&log, Some("jobs"), 4 << 10) else {
             panic!("a sample")
         };
         assert_eq!((lines.len(), since_us), (6, None), "three admissions and their ends: {lines:?}");
         assert!(lines.iter().all(|line| line.contains("\"domain\":\"jobs\"")), "{lines:?}");
-        let Told::Sample { lines, .. } = sample(&log, None, usize::MAX) else { panic!("a sample") };
+        let NodeAnswer::Sample { lines, .. } = sample(&log, None, usize::MAX) else { panic!("a sample") };
         assert_eq!(lines.len(), 2 * 203);
     }
 
@@ -200,7 +206,7 @@ mod tests {
         // Uses three times its budget, until the serialized answer fits.
         let answer = within(16 << 10, |bytes| sample(&log, None, 3 * bytes));
         assert!(answer.len() <= 16 << 10, "{}", answer.len());
-        let Told::Sample { lines, since_us } = serde_json::from_slice(&answer).unwrap() else {
+        let NodeAnswer::Sample { lines, since_us } = serde_json::from_slice(&answer).unwrap() else {
             panic!("a sample")
         };
         assert!(lines.len() > 20 && since_us.is_some(), "{} lines", lines.len());
@@ -208,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_shorter_is_said_to_be_too_long() {
-        let long = || Told::Sample { lines: vec!["-".repeat(2_000)], since_us: None };
+        let long = || NodeAnswer::Sample { lines: vec!["-".repeat(2_000)], since_us: None };
         assert_eq!(within(1_000, |_| long()), too_long());
     }
 

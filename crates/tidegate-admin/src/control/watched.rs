@@ -76,7 +76,7 @@ impl Control {
 
     /// Sends an event that alerts have changed.
     pub fn alerts_changed(&self) {
-        self.tell("alerts", &serde_json::json!({}));
+        self.emit("alerts", &serde_json::json!({}));
     }
 }
 
