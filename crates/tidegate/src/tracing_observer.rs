@@ -54,7 +54,7 @@ impl Observer for TracingObserver {
 
     fn overloaded(&self, why: Overload, requests: usize) {
         if !self.overloaded.swap(true, Ordering::Relaxed) {
-            tracing::warn!(why = why.name(), requests, "more is asked of the store than it answers in time");
+            tracing::warn!(why = why.name(), requests, "the store is overloaded and does not answer in time");
         }
     }
 
@@ -63,7 +63,7 @@ impl Observer for TracingObserver {
             BreakerState::Open => {
                 tracing::warn!(node, "the store does not answer: rules decide by their failure policy");
             }
-            BreakerState::HalfOpen => tracing::debug!(node, "one request tries whether the store answers"),
+            BreakerState::HalfOpen => tracing::debug!(node, "sending one trial request to the store"),
             BreakerState::Closed => tracing::info!(node, "the store answers again"),
         }
     }
@@ -84,16 +84,23 @@ impl Observer for TracingObserver {
 
     fn heartbeat_lost(&self, why: &str) {
         self.fleet.store(0, Ordering::Relaxed);
-        tracing::warn!(why, "the store takes no heartbeats: limiters no longer know how many they are");
+        tracing::warn!(
+            why,
+            "the store does not accept heartbeats: the number of limiters that share it is unknown"
+        );
     }
 
     fn debts_paid(&self, cells: usize, hits: u64, error: Option<&StoreError>) {
         match error {
             None => {
-                tracing::info!(cells, hits, "what was spent while the store was unavailable is charged there")
+                tracing::info!(
+                    cells,
+                    hits,
+                    "the hits that were spent locally while the store was unavailable are now charged to it"
+                )
             }
             Some(error) => {
-                tracing::warn!(cells, hits, %error, "what was spent while the store was unavailable may not be charged");
+                tracing::warn!(cells, hits, %error, "hits that were spent locally while the store was unavailable may not be charged to it");
             }
         }
     }

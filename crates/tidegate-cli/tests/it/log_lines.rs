@@ -37,7 +37,7 @@ fn a_line_that_repeats_is_withheld_and_how_often_is_counted_and_said() {
     };
     let written = |server: &Server| {
         let log = server.server.stderr();
-        ["rules not reloaded, the old ones go on", "this is not valid YAML"]
+        ["rules not reloaded, the old ones keep running", "this is not valid YAML"]
             .map(|line| log.matches(line).count())
     };
     eventually("it is said how many were withheld", Duration::from_secs(60), || {

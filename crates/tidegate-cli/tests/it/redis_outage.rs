@@ -130,7 +130,7 @@ fn assert_one_line_per_change(what: &str, nodes: &[Node], lasted: Duration) {
             (1..=most).contains(&lost) && lost.abs_diff(found) <= 1,
             "{what}: {lost} and {found} lines for one outage"
         );
-        let charged = lines("is charged there");
+        let charged = lines("are now charged to it");
         assert!(charged <= 2 * lost, "{what}: {charged} lines of what was charged, for {lost} outages");
     }
 }

@@ -18,8 +18,8 @@ pub(super) async fn keep_fresh(identity: Arc<Identity>) {
     let told = move |went: Result<usize, String>| {
         if last.as_ref() != Some(&went) {
             match &went {
-                Ok(keys) => tracing::info!(keys, "the issuer's keys are here"),
-                Err(error) => tracing::warn!(error, "the issuer's keys cannot be fetched"),
+                Ok(keys) => tracing::info!(keys, "fetched the issuer's keys"),
+                Err(error) => tracing::warn!(error, "cannot fetch the issuer's keys"),
             }
         }
         last = Some(went);

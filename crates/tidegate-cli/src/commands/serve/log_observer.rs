@@ -53,7 +53,10 @@ impl LogObserver {
         if !self.charges_came.swap(false, Ordering::Relaxed) {
             let hits = self.charged.swap(0, Ordering::Relaxed);
             if hits > 0 {
-                tracing::info!(hits, "what was spent here while the store was unavailable is charged there");
+                tracing::info!(
+                    hits,
+                    "the hits that were spent locally while the store was unavailable are now charged to it"
+                );
             }
         }
     }
@@ -64,9 +67,9 @@ impl LogObserver {
         match (requests > 0, self.overload_is_known.swap(requests > 0, Ordering::Relaxed)) {
             (true, false) => tracing::warn!(
                 requests,
-                "more is asked of the store than it answers in time: rules decide by their failure policy, from what is known"
+                "the store is overloaded and does not answer in time: rules decide by their failure policy, from what this node remembers"
             ),
-            (false, true) => tracing::info!("the store answers everybody in time again"),
+            (false, true) => tracing::info!("the store answers in time again"),
             _ => {}
         }
     }
@@ -79,14 +82,14 @@ impl Observer for LogObserver {
             BreakerState::Open => {
                 tracing::warn!(node, "the store does not answer: rules decide by their failure policy");
             }
-            BreakerState::HalfOpen => tracing::debug!(node, "one request tries whether the store answers"),
+            BreakerState::HalfOpen => tracing::debug!(node, "sending one trial request to the store"),
             BreakerState::Closed => tracing::info!(node, "the store answers again"),
         }
     }
 
     fn heartbeat_lost(&self, why: &str) {
         self.metrics.heartbeat_lost(why);
-        let text = "the store takes no heartbeats: limiters no longer know how many they are";
+        let text = "the store does not accept heartbeats: the number of limiters that share it is unknown";
         // If the store was never available, that is already logged, and the number of limiters was never known.
         match self.fleet.swap(0, Ordering::Relaxed) {
             0 => tracing::debug!(why, "{text}"),
@@ -111,7 +114,7 @@ impl Observer for LogObserver {
                 self.charges_came.store(true, Ordering::Relaxed);
             }
             Some(error) => {
-                tracing::warn!(cells, hits, %error, "what was spent here while the store was away may not be charged");
+                tracing::warn!(cells, hits, %error, "hits that were spent locally while the store was unavailable may not be charged to it");
             }
         }
     }
@@ -210,7 +213,8 @@ mod tests {
                 (0..5).for_each(|_| observer.fleet_counted(2));
             }
         });
-        let charged: Vec<&String> = lines.iter().filter(|line| line.contains("is charged there")).collect();
+        let charged: Vec<&String> =
+            lines.iter().filter(|line| line.contains("are now charged to it")).collect();
         assert_eq!(charged.len(), 2, "one for each outage: {lines:#?}");
         assert!(charged.iter().all(|line| line.contains("hits=1500")), "{charged:#?}");
     }
@@ -226,7 +230,7 @@ mod tests {
         });
         let lines: Vec<&String> = lines.iter().filter(|line| !line.contains("limiters that share")).collect();
         let [begins, ends] = lines[..] else { panic!("{lines:#?}") };
-        assert!(begins.contains("WARN") && begins.contains("more is asked of the store"), "{begins}");
+        assert!(begins.contains("WARN") && begins.contains("the store is overloaded"), "{begins}");
         assert!(begins.contains("requests=3"), "{begins}");
         assert!(ends.contains("INFO") && ends.contains("in time again"), "{ends}");
     }

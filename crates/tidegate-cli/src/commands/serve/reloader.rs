@@ -98,7 +98,7 @@ impl Reloader {
                 tracing::info!(version, rules, files = files.len(), "rules reloaded: {changes}");
             }
             Err(error) => {
-                tracing::error!(version, "rules not reloaded, the old ones go on");
+                tracing::error!(version, "rules not reloaded, the old ones keep running");
                 log_reasons(&error);
             }
         }

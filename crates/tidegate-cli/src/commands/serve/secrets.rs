@@ -75,7 +75,7 @@ impl Reloads {
                 Err(error) => tracing::error!(
                     listener,
                     error = &error as &dyn std::error::Error,
-                    "certificate not reloaded, the old one goes on"
+                    "certificate not reloaded, the old one stays in use"
                 ),
             }
         }
@@ -85,7 +85,7 @@ impl Reloads {
                 Ok(()) => tracing::info!("tokens reloaded"),
                 Err(error) => tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "tokens not reloaded, the old ones go on"
+                    "tokens not reloaded, the old ones stay in use"
                 ),
             }
         }

@@ -276,7 +276,7 @@ impl Watchman {
         match (before, role) {
             (Role::Other | Role::Orphan, Role::Holder) => {
                 let told = self.shared_told().await;
-                tracing::debug!(alerts = told.len(), "it is this node's duty to tell of alerts");
+                tracing::debug!(alerts = told.len(), "this node now sends the fleet's alerts");
                 self.desk.with_book(|book| book.take_over(now_s, told));
             }
             (Role::Holder | Role::Orphan, Role::Other) => {
