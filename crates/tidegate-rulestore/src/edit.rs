@@ -24,7 +24,7 @@ pub enum EditError {
     },
     /// The document's layout does not allow changing a single rule.
     #[error(
-        "the rules of this document stand in one bracket, so a rule can only be changed with the whole document"
+        "the rules of this document are written in one bracket, so a rule can only be changed with the whole document"
     )]
     OneBracket,
     /// It is not YAML.

@@ -25,7 +25,7 @@ pub enum BodyError {
         within: Duration,
     },
     /// The memory budget for incomplete requests is used up, of this connection or of its worker.
-    #[error("there is no room for more requests that come in pieces")]
+    #[error("there is no memory left for incomplete requests")]
     NoRoom,
     /// The connection broke, or the framing is wrong.
     #[error("the body could not be read")]

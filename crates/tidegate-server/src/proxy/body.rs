@@ -23,11 +23,11 @@ use crate::connection::BoxError;
 /// Why a body was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Cut {
-    #[error("the body is larger than is let through")]
+    #[error("the body is larger than the limit")]
     TooLarge,
-    #[error("the body stopped coming")]
+    #[error("the body stalled")]
     TooSlow,
-    #[error("the body broke off")]
+    #[error("the body was cut off")]
     Broken,
 }
 

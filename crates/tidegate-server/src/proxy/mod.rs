@@ -204,7 +204,7 @@ impl ProxyWorker {
         tokio::select! {
             () = connection::serve(connection, Speaks::Http1And2, limits, service) => {}
             () = answers.stalled(&*clock, stall) => {
-                return tracing::debug!(%peer, "closed: an answer was not taken");
+                return tracing::debug!(%peer, "closed: the client did not read an answer");
             }
         }
         let waiting = tunnel.lock().take();

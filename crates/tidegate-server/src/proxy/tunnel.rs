@@ -30,7 +30,7 @@ impl<H> Tunnel<H> {
     pub(super) async fn run(self) {
         let both = async { tokio::try_join!(self.client, self.upstream) };
         let Ok(Ok((client, upstream))) = tokio::time::timeout(self.idle, both).await else {
-            return tracing::debug!("an upgrade was announced and did not come");
+            return tracing::debug!("an upgrade was announced but did not happen");
         };
         carry(TokioIo::new(client), TokioIo::new(upstream), self.idle).await;
     }

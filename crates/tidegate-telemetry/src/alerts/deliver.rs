@@ -234,7 +234,7 @@ impl Courier {
         };
         self.stats.failed_tries.fetch_add(1, Ordering::Relaxed);
         if body.tries == 1 {
-            tracing::warn!(id = body.id, %error, "the webhook did not accept an alert, will retry");
+            tracing::warn!(id = body.id, %error, "the webhook did not accept an alert");
         }
         if !error.is_worth_a_retry() || body.tries == MOST_TRIES {
             self.stats.dropped.fetch_add(1, Ordering::Relaxed);

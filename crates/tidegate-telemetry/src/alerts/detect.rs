@@ -160,7 +160,7 @@ impl Detector {
                 found.push(Finding::new(Kind::StoreMemory, "store", summary));
             }
             if one.reload_failed {
-                let summary = format!("{} refuses the rules on offer, and the old ones go on", one.node);
+                let summary = format!("{} refuses the newest rules, and the old ones keep running", one.node);
                 found.push(Finding::new(Kind::ReloadFailed, one.node.clone(), summary));
             }
             for (listener, end) in &one.certificates {
