@@ -34,7 +34,7 @@ fn every_decision_is_counted_by_rule_result_and_source() {
         &[("user", "1")],
     ];
     for attributes in requests {
-        // The oracle: what the callers were told, by each rule once; a rule refuses if one of its limits does.
+        // The oracle: the callers' answers, once per rule; a rule refuses if one of its limits does.
         let decision = world.check(attributes);
         let mut said: BTreeMap<String, &str> = BTreeMap::new();
         for report in decision.reports() {

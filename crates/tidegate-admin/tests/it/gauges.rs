@@ -68,7 +68,7 @@ fn shedding_tells_who_is_shed_and_why() {
     let told = ["workers_in_use", "workers", "worker_utilization", "shed_level"]
         .map(|name| scrape.get(&format!("tidegate_{name}"), &[]).unwrap());
     assert_eq!(told, [15.0, 20.0, 0.75, 0.25]);
-    // How many there are is not told where nobody knows.
+    // The number is absent if it is unknown.
     let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_shedding(move || stats(None)));
     assert_eq!(scrape.get("tidegate_workers", &[]), None);
 }

@@ -10,17 +10,17 @@ use tokio::sync::oneshot;
 
 use crate::scrape::Scrape;
 
-/// Patience with a server that should answer or close at once: less than it grants connections when it stops.
+/// The longest wait for a server that should answer or close at once: less than it grants connections at shutdown.
 const SOON: Duration = Duration::from_secs(20);
 
-/// An admin listener on a thread and a runtime of its own, as the binary has it.
+/// An admin listener on its own thread and runtime, as in the binary.
 struct Running {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// Whether the listener's time is the machine's.
+/// Whether the listener's clock is the machine's.
 #[derive(PartialEq)]
 enum Time {
     Real,

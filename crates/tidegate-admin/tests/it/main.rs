@@ -1,4 +1,4 @@
-//! What the control plane tells, asked from outside, and read by a parser that is not its own.
+//! The control plane's output, requested from outside, and parsed by an independent parser.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 

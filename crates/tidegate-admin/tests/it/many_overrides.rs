@@ -1,4 +1,4 @@
-//! Overrides of single keys cost those who have none next to nothing, however many there are.
+//! Key overrides cost callers without one next to nothing, however many there are.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ fn allowed(runtime: &Runtime, limiter: &Limiter, user: &str) -> bool {
     runtime.block_on(limiter.check(&request)).unwrap().allowed
 }
 
-/// The best of several rounds: what else the machine does only adds.
+/// The best of several rounds: other load on the machine only adds.
 #[expect(clippy::disallowed_methods, reason = "it measures how long checks take")]
 fn cost(runtime: &Runtime, limiter: &Limiter) -> Duration {
     let round = |_| {

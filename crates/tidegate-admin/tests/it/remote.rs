@@ -1,4 +1,4 @@
-//! What is told of a store over a network.
+//! Metrics of a remote store.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn a_round_trip_is_counted_and_a_failure_by_its_reason() {
         (failed("timeout"), failed("loading"), failed("read_only")),
         (Some(1.0), Some(2.0), Some(0.0))
     );
-    // What a store says is no label.
+    // A store's error text never becomes a label.
     assert_eq!((failed("other"), failed("client-42")), (Some(1.0), None));
 }
 

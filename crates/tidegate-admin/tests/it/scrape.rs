@@ -1,14 +1,14 @@
-//! Reads what a scraper reads, written from the formats' descriptions alone, and stricter than any scraper.
+//! Parses metrics like a scraper, written only from the format specifications, and stricter than any scraper.
 //!
-//! It refuses a sample outside its family, a family or a series told twice, a name or an escape that does not exist,
-//! a histogram whose buckets do not add up, and a text that does not end as its format says.
+//! It rejects a sample outside its family, a duplicate family or series, an invalid name or escape, a histogram whose
+//! buckets do not add up, and a text with a wrong end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::Chars;
 
 use tidegate_admin::Format;
 
-/// Everything a text says.
+/// The content of a text.
 #[derive(Debug, Default)]
 pub(crate) struct Scrape {
     /// Types, by the name of the family.

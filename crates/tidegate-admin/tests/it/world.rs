@@ -1,4 +1,4 @@
-//! A limiter on the memory store, heard by real metrics, and short ways to ask and to look.
+//! A limiter on the memory store, observed by real metrics, with short helpers.
 
 use std::future::Future;
 use std::pin::pin;
@@ -58,7 +58,7 @@ impl World {
         Scrape::parse(&self.text(), Format::OpenMetrics)
     }
 
-    /// How often a rule of the domain `api` said `result`, by the store's word.
+    /// How often a rule of the domain `api` decided `result`, by the store.
     #[track_caller]
     pub(crate) fn decisions(&self, rule: &str, result: &str) -> Option<f64> {
         let labels = [("domain", "api"), ("rule", rule), ("result", result), ("source", "store")];
@@ -84,7 +84,7 @@ pub(crate) fn many_rules(prefix: &str, count: usize) -> String {
     format!("domain: api\nrules:\n{}", (0..count).map(rule).collect::<String>())
 }
 
-/// Memory answers at once: a runtime would have nothing to do.
+/// The memory store answers at once: a runtime would have nothing to do.
 pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -1,4 +1,4 @@
-//! Who may do what: every route with no token, a wrong one, an expired one, and each role.
+//! Authorization: every route with no token, a wrong one, an expired one, and each role.
 
 use serde_json::{Value, json};
 use tidegate_rules::Timestamp;
@@ -15,7 +15,7 @@ fn roles() -> [(Role, &'static str); 3] {
 
 fn all(node: &Node) -> Vec<(String, String, String)> {
     let found = operations(&http::get(node.address, "/admin/v1/openapi.json").json());
-    // A stream has no end to wait for; it is tried with the others where it is refused.
+    // A stream has no end to wait for; it is tested with the others where it is refused.
     assert!(found.len() > 25, "{found:?}");
     found
 }
@@ -37,7 +37,7 @@ fn nothing_works_without_a_token() {
 fn a_wrong_or_expired_token_opens_nothing() {
     let routes = all(&Node::start());
     let guarded: Vec<_> = routes.iter().filter(|(_, _, role)| role != "anyone").collect();
-    // A node answers ten guesses of an address, and then that it has to wait: nine are made on each.
+    // A node answers ten guesses of an address, and then refuses: nine are made on each.
     for routes in guarded.chunks(3) {
         let node = Node::start();
         let expired = node.token(Role::Admin, true);
@@ -83,7 +83,7 @@ fn a_role_may_do_what_its_routes_take_and_nothing_more() {
                 continue;
             }
             let path = path.strip_prefix("/admin/v1").unwrap();
-            // An empty body is refused later than a role: what matters is by whom.
+            // An empty body is rejected after the role check: only that order matters here.
             let status = node.ask_as(token, &method, path, &[], &Value::Null).status;
             assert_eq!(status == 403, *role < needs, "{method} {path} as {name}: {status}");
             assert_ne!(status, 401, "{method} {path} as {name}");

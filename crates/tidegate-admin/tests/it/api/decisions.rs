@@ -1,11 +1,11 @@
-//! The decision log in the API: search, the busiest callers, previews.
+//! The decision log in the API: search, top callers, previews.
 
 use serde_json::{Value, json};
 use tidegate_rulestore::Role;
 
 use crate::api::world::Node;
 
-/// A node that keeps every decision, where `alice` asked five times and `bob` once: three a minute pass.
+/// A node that keeps every decision, with five requests of `alice` and one of `bob`: three a minute are admitted.
 fn node() -> Node {
     let node = Node::keeping_decisions();
     assert_eq!((node.passing("alice", 5), node.passing("bob", 1)), (3, 1));
@@ -142,7 +142,7 @@ fn a_preview_says_what_a_proposed_rule_would_have_done() {
     assert_eq!((&rule["callers"], &rule["callers_refused"]["now"]), (&json!(2), &json!(1)));
     assert_eq!(rule["hit_most"][0]["caller"], "user=alice");
     assert!(report["sentence"].as_str().unwrap().starts_with("would have refused 4 of 6 requests"));
-    // What a slider needs: at a limit of 1, alice is refused four times, at 4 once, at 5 never.
+    // For a slider: at a limit of 1, alice is refused four times, at 4 once, at 5 never.
     let touched = rule["limits"][0]["touched"].as_array().unwrap();
     let at = |limit: u64| {
         let below = touched.iter().rev().find(|point| point["limit"].as_u64().unwrap() <= limit).unwrap();
@@ -159,7 +159,7 @@ fn a_suggestion_says_what_999_of_1000_callers_stay_within_and_what_each_limit_to
     let suggested = node.get("/suggestions?domain=api&rule=per-user");
     assert_eq!(suggested["rules"].as_array().unwrap().len(), 1);
     let limit = &suggested["rules"][0]["limits"][0];
-    // alice asked five times, of which three passed.
+    // alice made five requests, of which three were admitted.
     assert_eq!((&limit["quota"], &limit["requests"], &limit["callers"]), (&json!(3), &json!(6), &json!(2)));
     assert_eq!(limit["peaks"], json!([{ "value": 1, "count": 1 }, { "value": 5, "count": 1 }]));
     assert_eq!(
@@ -189,7 +189,8 @@ fn one_call_tries_the_suggested_limit_in_a_shadow_rule() {
     assert_eq!((&made["rule"]["limits"][0]["limit"], &made["rule"]["key"]), (&json!(5), &json!(["user"])));
     let versions = node.get("/versions");
     assert_eq!(versions["versions"][0]["reason"], "tries 5 for api/per-user in shadow");
-    // It counts what enforcing it would refuse: of carol's eight the rule itself lets three pass, and this one would have let five.
+    // It counts what enforcing it would refuse: of carol's eight requests the rule itself admits three, and this one would
+    // have admitted five.
     assert_eq!(node.passing("carol", 8), 3);
     let callers = |by: &str| {
         let top = node.get(&format!("/keys/top?rule=per-user-suggested&by={by}"));
@@ -199,7 +200,7 @@ fn one_call_tries_the_suggested_limit_in_a_shadow_rule() {
         rule["callers"].as_array().unwrap().iter().map(count).collect::<Vec<_>>()
     };
     assert_eq!((callers("used"), callers("refused")), (vec![("carol".to_owned(), json!(8))], vec![]));
-    // With two instead it would have refused all of dave's but two, one of which the rule let pass.
+    // With two instead it would have refused all of dave's but two, one of which the rule admitted.
     let two = json!({ "domain": "api", "rule": "per-user", "value": 2 });
     assert_eq!(node.ask("POST", "/suggestions/shadow", &two).status, 200);
     assert_eq!(node.passing("dave", 8), 3);
@@ -228,7 +229,7 @@ fn who_only_looks_at_a_key_is_not_in_the_log() {
 
 const TEN: &str = "domain: api\nrules: [{ name: login, match: { path: /login }, key: [ip], limits: [{ algorithm: sliding_log, limit: 10, window: 1m }] }]\n";
 
-/// An address that asks forty times in forty seconds, as nginx writes it.
+/// An address that makes forty requests in forty seconds, as nginx logs it.
 fn forty_log_ins() -> String {
     let line = |second| {
         format!(

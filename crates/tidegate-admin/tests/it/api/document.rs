@@ -1,4 +1,4 @@
-//! `/admin/v1/openapi.json` describes what is there, no more and no less.
+//! `/admin/v1/openapi.json` describes exactly the routes that exist.
 
 use std::collections::BTreeSet;
 

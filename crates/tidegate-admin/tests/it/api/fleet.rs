@@ -1,4 +1,4 @@
-//! Two nodes on one database run the same rules soon after one of them was told.
+//! Two nodes on one database run the same rules soon after a change on one of them.
 
 use std::time::Duration;
 

@@ -54,7 +54,7 @@ fn a_mistake_names_its_field_and_no_type_of_ours() {
     }
 }
 
-/// What is answered to a body that the server need not read to its end: it may close while we still send.
+/// The answer to a body that the server need not read to its end: it may close while we still send.
 fn answer_while_sending(node: &Node, (method, path): (&str, &str), body: &[u8]) -> String {
     let mut stream = TcpStream::connect(node.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -77,7 +77,7 @@ fn a_body_beyond_its_bound_is_refused() {
     assert_eq!(node.ask("POST", "/keys/lookup", &large).status, 413);
     let body = json!({ "documents": [{ "domain": "api", "text": "#".repeat(33 << 20) }] }).to_string();
     let document = http::get(node.address, "/admin/v1/openapi.json").json();
-    // A link is made of nothing, and so is the end of a token or a session: what they are sent is not read.
+    // Creating a link, and ending a token or a session, need no body: it is not read.
     let reads = |(method, path, _): &(String, String, String)| {
         ["POST", "PUT"].contains(&&**method) && !path.ends_with("/session/link")
     };
@@ -129,7 +129,7 @@ fn events_tell_of_a_publish_and_listeners_that_read_nothing_harm_nobody() {
     };
     until("200 OK");
     until("event: hello");
-    // All of them have their place once the one that came last is answered.
+    // All of them have a permit once the last one is answered.
     let is_full = || node.ask("GET", "/events", &Value::Null).status == 503;
     tidegate_testkit::eventually("no more than 64 listen", Duration::from_secs(10), is_full);
     let metrics = http::get(node.address, "/metrics").text();

@@ -1,4 +1,4 @@
-//! A database that is away: limits keep working, changes wait, and everything heals by itself.
+//! A database that is unavailable: limits keep working, changes wait, and everything recovers automatically.
 
 use std::time::Duration;
 

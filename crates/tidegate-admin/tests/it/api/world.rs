@@ -1,4 +1,4 @@
-//! A node with its control plane, as the binary puts it together.
+//! A node with its control plane, assembled as in the binary.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ rules:
   - { name: everybody, limits: [1000/s] }
 ";
 
-/// The token that the configuration gives.
+/// The token from the configuration.
 pub(crate) const CONFIGURED: &str = "a-token-of-the-configuration";
 
 pub(crate) struct Node {
@@ -76,7 +76,7 @@ impl Node {
         let store = runtime.block_on(async { RuleStore::open(&url.parse().unwrap()).unwrap() });
         let files = source != RuleSource::Database;
         runtime.block_on(async {
-            // A database that is away comes later.
+            // An unavailable database comes later.
             if store.migrate().await.is_ok() && !files && store.head().await.unwrap().version == 0 {
                 first_version(&store).await;
             }
