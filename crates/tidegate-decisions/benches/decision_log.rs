@@ -1,13 +1,13 @@
-//! What the decision log adds to a decision on the memory store: `cargo xtask bench decision-log`.
+//! The cost of the decision log per decision on the memory store: `cargo xtask bench decision-log`.
 //!
 //! In nanoseconds: without an observer, with one whose log is off, at its default (one admission in a hundred), and keeping
-//! everything; then the same where everything is refused, up to the rate and beyond it, in memory and to a file. In turns within
-//! one run, so that a busy machine slows all of them alike.
+//! everything; then the same with only refusals, up to the rate and beyond it, in memory and to a file. The cases alternate
+//! within one run, so that a busy machine slows all of them alike.
 //!
-//! `--instructions` counts with valgrind instead, so the same on any machine: a case runs twice, and the difference is what a
-//! decision takes. It fails where a log that is off costs more than 1 % of a decision, and where a node on which everything is
-//! refused, [`BUSY`] times a second, spends more than 3 % of its requests on the log (3.5 % with a file). What an admission costs of a whole request
-//! is counted by `cargo xtask bench telemetry`.
+//! `--instructions` counts with valgrind instead, so the result is the same on any machine: a case runs twice, and the
+//! difference is the cost of a decision. It fails if a log that is off costs more than 1 % of a decision, or if a node that
+//! refuses everything, [`BUSY`] times per second, spends more than 3 % of its requests on the log (3.5 % with a file).
+//! `cargo xtask bench telemetry` counts the cost of an admission relative to a whole request.
 //!
 //! `--count CASE N` makes N decisions of one case and ends.
 
