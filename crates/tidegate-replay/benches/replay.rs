@@ -1,8 +1,9 @@
 //! Lines per second of a replay on one core, for each format: `cargo xtask bench replay`.
 //!
-//! 2,000,000 lines of 50,000 callers are generated in memory, so that the disk has no part in it; what is timed is reading,
-//! parsing, deciding and counting. `--against` decides everything twice. Names of cases after the command run those alone, a
-//! number takes so many lines, and `once` plays them a single time, for a tool that counts instructions. Where the system tells, the time is that on the processor, so that others who use it count less.
+//! 2,000,000 lines of 50,000 callers are generated in memory, so that the disk plays no part; the time covers reading,
+//! parsing, deciding and counting. `--against` decides everything twice. Arguments select cases by name, a number sets the
+//! number of lines, and `once` replays them a single time, for a tool that counts instructions. If the system reports it,
+//! CPU time is used, so that other load matters less.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints it")]
 
@@ -24,7 +25,7 @@ const SLOTS: u64 = 3;
 const LEASES: &str = "{ domain: web, rules: [
   { name: slots, key: [ip], limits: [{ algorithm: concurrency, limit: 3, ttl: 10s }] }] }";
 
-/// A log, and the rules that it is played through.
+/// A log, and the rules to replay it through.
 struct Case {
     name: &'static str,
     format: Format,
@@ -42,7 +43,7 @@ const CASES: [Case; 6] = [
 ];
 
 fn main() {
-    // `cargo test --benches` wants to see that it runs, not how fast.
+    // `cargo test --benches` only checks that it runs.
     let args: Vec<String> = std::env::args().skip(1).collect();
     let given = args.iter().find_map(|arg| arg.parse().ok());
     let lines = given.unwrap_or(if args.iter().any(|arg| arg == "--bench") { LINES } else { 1_000 });
@@ -69,7 +70,7 @@ fn rules(case: &Case) -> RuleSet {
     RuleSet::compile(&[Source::new("rules.yaml", case.rules)], RuleFormat::Native).expect("good rules")
 }
 
-/// Lines a second, how many requests were refused, and how many decided otherwise than the log says.
+/// Lines per second, refused requests, and requests decided differently than logged.
 fn run(log: &str, case: &Case, against: Option<RuleSet>) -> (f64, u64, u64) {
     let mut replay = Replay::new(rules(case), against, Options::new("web"));
     let start = Stopwatch::start();
@@ -94,7 +95,7 @@ fn run(log: &str, case: &Case, against: Option<RuleSet>) -> (f64, u64, u64) {
     (lines as f64 / start.seconds(), report.refused.now, otherwise)
 }
 
-/// How long this thread was on a processor, where the system tells it; else how long it took.
+/// The CPU time of this thread if the system reports it; otherwise the elapsed time.
 struct Stopwatch {
     on_processor: Option<u64>,
     started: Instant,
@@ -120,7 +121,7 @@ impl Stopwatch {
 /// A request of a generated day.
 struct Request {
     ip: String,
-    /// The address as our own log hides it.
+    /// The address as hashed in our own log.
     hashed: u64,
     method: &'static str,
     item: u64,
@@ -134,7 +135,7 @@ impl Request {
     }
 }
 
-/// Requests of one day, callers drawn so that few make most of them.
+/// Requests of one day, with callers drawn so that few make most of them.
 fn requests(lines: u64) -> impl Iterator<Item = Request> {
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
     (0..lines).map(move |line| {
@@ -216,8 +217,8 @@ fn csv(lines: u64) -> String {
     })
 }
 
-/// 5,000 requests a second, each of which takes a lease for 20 to 150 ms or is refused. An answer takes 0.15 to 0.6 ms, and one
-/// in a thousand 80 ms. Lines stand in the order in which they were written.
+/// 5,000 requests per second, each of which takes a lease for 20 to 150 ms or is refused. An answer takes 0.15 to 0.6 ms,
+/// and one in a thousand 80 ms. Lines are in the order in which they were written.
 fn leases(lines: u64) -> String {
     const APART_US: u64 = 200;
     let (mut ends, mut held) = (BinaryHeap::new(), HashMap::new());

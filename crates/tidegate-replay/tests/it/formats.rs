@@ -1,4 +1,4 @@
-//! Every format, and what becomes of lines that are not in it.
+//! Every format, and lines that do not conform.
 
 use tidegate_replay::{Format, Options, Parser, Reader, Replay, RuleChange, html, svg, text};
 
@@ -181,7 +181,7 @@ fn a_shadow_rule_shows_what_enforcing_it_would_refuse() {
 fn a_concurrency_limit_counts_requests_that_overlap() {
     let two_at_once =
         "- { name: uploads, key: [ip], limits: [{ algorithm: concurrency, limit: 2, ttl: 60s }] }";
-    // Each takes ten seconds: the third finds two, the fourth, eleven seconds later, none.
+    // Each takes ten seconds: the third finds two in progress, the fourth, eleven seconds later, none.
     let line = |second: u64| {
         format!(
             r#"{{"ts":{}.0,"duration":10.0,"request":{{"client_ip":"1.1.1.1","method":"GET","uri":"/","host":"a"}},"status":200}}"#,

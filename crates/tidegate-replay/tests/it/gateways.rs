@@ -13,7 +13,7 @@ use crate::replay;
 
 const FIVE: &str = "- { name: items, match: { path: /v1/items, method: GET }, key: [ip], limits: [{ algorithm: sliding_log, limit: 5, window: 1h }] }";
 
-/// Asks eight times for what the rule counts, and twice for something else, and plays the log.
+/// Makes eight requests that the rule counts, and two others, and replays the log.
 fn check(address: SocketAddr, log: &Path, format: Format) {
     for n in 0..8 {
         let path = format!("/V1//items/?page={n}");

@@ -1,4 +1,4 @@
-//! What a replay makes of leases, against times that were worked out by hand.
+//! Leases in a replay, compared with times computed by hand.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const TWO: &str = "
 ";
 const START: u64 = 1_800_057_600;
 
-/// An admission that took the lease of this mark, so many milliseconds after the beginning.
+/// An admission with the lease of this mark, this many milliseconds after the start.
 fn admitted(at_ms: u64, lease: u64) -> String {
     let time = START * 1_000_000 + at_ms * 1_000;
     format!(
@@ -36,7 +36,7 @@ fn event(at_ms: u64, what: &str, lease: u64) -> String {
     format!("{{\"time_us\":{time},\"event\":\"{what}\",\"lease\":\"{lease:016x}\",\"node\":\"a\",\"n\":1}}\n")
 }
 
-/// Refused in the end, and of those admitted then, and admitted of those refused then.
+/// Refused in total, refused of those admitted at the time, and admitted of those refused at the time.
 fn outcome(report: &Report) -> (u64, u64, u64) {
     let otherwise = report.decided_otherwise.unwrap_or_default();
     (report.refused.now, otherwise.refused_now, otherwise.admitted_now)
@@ -57,7 +57,7 @@ fn decided(line: &str, off_us: i64) -> String {
 
 #[test]
 fn who_was_first_is_what_the_store_says_whatever_the_nodes_do() {
-    // Noted before the release that it waited for, and as long after another that it did not wait for.
+    // Logged before the release that it waited for, and as long after another that it did not wait for.
     let log = [
         decided(&admitted(0, 1), 0),
         decided(&admitted(10, 2), 15_000),
@@ -73,7 +73,7 @@ fn who_was_first_is_what_the_store_says_whatever_the_nodes_do() {
 
 #[test]
 fn of_what_memory_did_in_one_microsecond_the_order_is_one_that_agrees() {
-    // A slot was given back between a refusal and an admission.
+    // A slot was released between a refusal and an admission.
     let log = [
         decided(&admitted(0, 1), 0),
         decided(&admitted(9, 2), 0),
@@ -109,7 +109,7 @@ fn a_penalty_begins_when_the_log_says_so_and_only_for_who_is_refused() {
         )
     };
     let mark = "\"penalty\":\"00000000000000aa\",";
-    // In between another passes; then nobody, until ten seconds after it began.
+    // In between another request is admitted; then none, until ten seconds after it started.
     let log = [
         ask(0, "admitted", ""),
         ask(10, "refused", "\"cost\":2,\"penalty\":\"00000000000000aa\","),
@@ -120,7 +120,7 @@ fn a_penalty_begins_when_the_log_says_so_and_only_for_who_is_refused() {
     ];
     let report = replay(&log.concat(), Format::Tidegate, PUNISHED, None);
     assert_eq!(outcome(&report), (2, 0, 0), "{:?}", report.notes);
-    // Who passes under other rules is not punished, and who is refused only there is at once.
+    // A caller admitted under other rules is not penalized, and one refused only there is penalized at once.
     let log = [
         ask(0, "refused", mark),
         begun(5),
@@ -140,7 +140,7 @@ fn a_lease_is_held_until_the_line_that_releases_it() {
     assert_eq!(outcome(&report), (2, 0, 0), "{:?}", report.notes);
     assert_eq!((report.lines.played, report.lines.events, report.lines.bad), (4, 1, 0));
     assert!(!says(&report, "done at once"), "{:?}", report.notes);
-    // Nobody takes the line for one that was left out.
+    // The line must not be taken for one that was left out.
     assert!(!text(&report, 80).contains("were not played"), "{}", text(&report, 80));
 }
 
@@ -172,7 +172,7 @@ fn a_renewed_lease_lives_for_its_time_to_live_from_then_on() {
 
 #[test]
 fn who_was_refused_then_and_passes_now_is_held_for_as_long_as_others_were() {
-    // Two leases of 1 s and 3 s: the third request, refused then, is held for 2 s now.
+    // Two leases of 1 s and 3 s: the third request, refused at the time, is held for 2 s now.
     let known = [
         admitted(0, 1),
         event(1_000, "released", 1),
@@ -186,7 +186,7 @@ fn who_was_refused_then_and_passes_now_is_held_for_as_long_as_others_were() {
     assert_eq!(outcome(&report), (1, 0, 1), "both slots are taken until 9 s: {:?}", report.notes);
     assert!(says(&report, "1 requests pass here of which the log tells no end"), "{:?}", report.notes);
     assert_eq!(outcome(&then(&[refused(9_000)])), (0, 0, 2));
-    // Where none has ended so far, nobody knows how long: it counts as done at once, and the report says so.
+    // If none has ended so far, the length is unknown: it counts as released at once, and the report says so.
     let report = replay(&[admitted(0, 1), refused(1), refused(2)].concat(), Format::Tidegate, TWO, None);
     assert_eq!(outcome(&report), (0, 0, 2));
     assert!(says(&report, "2 requests do not say how long they took"), "{:?}", report.notes);
@@ -228,7 +228,7 @@ fn logs_of_several_nodes_are_played_as_one_and_a_release_meets_its_admission_in_
         replay.finish()
     };
     let report = play(&[&one, &two]);
-    // The last one passes now: the lease that it was refused for had ended by the other clock.
+    // The last one is admitted now: by the other clock, the lease that caused its refusal had ended.
     assert_eq!(outcome(&report), (1, 0, 1), "{:?}", report.notes);
     assert_eq!((report.lines.out_of_order, report.lines.events), (0, 3));
     let other_order = play(&[&two, &one]);
@@ -244,7 +244,7 @@ fn one_in_so_many_leases_is_kept_whole_on_every_node_and_tells_no_secret() {
     let (live, other) = (Live::new(many, config()), Live::new(many, config()));
     let tokens: Vec<_> = (0..4_000).map(|_| live.take()).collect();
     for token in &tokens {
-        // Ended through another limiter's log than the one that heard of the admission.
+        // Ended through another limiter's log than the one with the admission.
         other.hear_released(token);
     }
     let marks = |lines: &[String]| -> BTreeSet<String> {
@@ -253,7 +253,7 @@ fn one_in_so_many_leases_is_kept_whole_on_every_node_and_tells_no_secret() {
     };
     let (admissions, releases) = (live.lines(), other.lines());
     assert_eq!(marks(&admissions), marks(&releases));
-    // About one in ten, each of which stands for ten: far beyond what chance would do.
+    // About one in ten, each of which stands for ten: far beyond chance.
     assert!((250..550).contains(&admissions.len()), "{}", admissions.len());
     assert!(admissions.iter().all(|line| line.contains("\"n\":10,")));
     // What stands there is no lease.
@@ -313,14 +313,14 @@ fn what_the_store_had_no_part_in_is_counted_by_who_decided() {
     assert!(!says(&report, "versions") && !says(&report, "ban"), "{:?}", report.notes);
 }
 
-/// The same line, whose answer took so many milliseconds: half of them before its time, half after.
+/// The same line with an answer that took this many milliseconds: half before its time, half after.
 fn within(line: &str, ms: u64) -> String {
     line.replacen("{", &format!("{{\"answered_in_us\":{},", ms * 1_000), 1)
 }
 
 #[test]
 fn of_orders_that_the_times_allow_one_is_played_that_the_log_agrees_with() {
-    // By the middle of their times the first two of each would be decided otherwise.
+    // By the middle of their times, the first two of each would be decided differently.
     let released_before_it_looks = [
         admitted(0, 1),
         within(&admitted(990, 2), 40),
@@ -333,7 +333,7 @@ fn of_orders_that_the_times_allow_one_is_played_that_the_log_agrees_with() {
         within(&refused(1_000), 40),
         admitted(2_000, 2),
     ];
-    // The slow one could have passed at once, in the place of the next: it was admitted after the release.
+    // The slow one could have been admitted at once, in place of the next: it was admitted after the release.
     let slow_one_was_last = [
         admitted(0, 1),
         within(&event(900, "released", 1), 2),
@@ -342,7 +342,7 @@ fn of_orders_that_the_times_allow_one_is_played_that_the_log_agrees_with() {
         within(&event(940, "released", 2), 2),
         refused(2_000),
     ];
-    // Full only by the second of them, which was before the release that ends sooner.
+    // Full only because of the second of them, which was before the release that ends sooner.
     let filled_before_the_release = [
         admitted(0, 9),
         within(&admitted(985, 1), 60),
@@ -362,11 +362,11 @@ fn of_orders_that_the_times_allow_one_is_played_that_the_log_agrees_with() {
         let report = replay(&log, Format::Tidegate, rules, None);
         assert_eq!(report.decided_otherwise, Some(Otherwise::default()), "{log}");
         assert_eq!(report.lines.out_of_order, 0, "{log}");
-        // What was only looked at is not counted.
+        // Checks with cost 0 are not counted.
         let requests = lines.iter().filter(|line| line.contains("verdict")).count() as u64;
         assert_eq!((report.requests, report.rules[0].requests), (requests, requests), "{log}");
     }
-    // An older log, that does not say how long answers took, is played as it stands.
+    // An older log without answer times is replayed in its own order.
     let older = released_before_it_looks.concat().replace("\"answered_in_us\":40000,", "");
     assert_eq!(outcome(&replay(&older, Format::Tidegate, ONE, None)), (1, 1, 1));
 }
@@ -509,7 +509,7 @@ fn after_a_pause_an_order_is_chosen_by_what_is_left_then() {
 
 #[test]
 fn a_lease_is_not_released_before_it_was_taken() {
-    // By their ends the release would be first; then nobody would know how long the lease was held.
+    // By their ends the release would be first; then the length of the lease would be unknown.
     let log = [
         within(&admitted(0, 1), 0),
         within(&event(900, "released", 1), 0),

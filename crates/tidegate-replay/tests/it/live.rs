@@ -1,7 +1,6 @@
-//! A limiter that is asked, given back to, charged, and whose leases come and go, beside a replay of the log that it leaves: both
-//! must decide every request alike.
+//! A limiter with checks, refunds, charges and leases, beside a replay of its log: both must decide every request alike.
 //!
-//! The clock is one that the test sets, so that windows and buckets come back while it runs, and leases end by themselves.
+//! The test sets the clock, so that windows and buckets refill while it runs, and leases expire.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -21,7 +20,7 @@ use tidegate_store::{Clock as _, ManualClock, MemoryConfig, MemoryStore};
 
 const START: u64 = 1_800_057_600_000_000;
 
-/// Every algorithm, and whatever else decides. All of it comes back within seconds.
+/// Every algorithm and feature. Everything refills within seconds.
 const RULES: &str = "
   - { name: bucket, match: { kind: bucket }, key: [user], overdraft: 5, limits: [{ algorithm: token_bucket, rate: 1/second, burst: 3 }] }
   - { name: window, match: { kind: window }, key: [user], limits: [{ algorithm: fixed_window, limit: 5, window: 2s }] }
@@ -59,7 +58,7 @@ impl Observer for Ears {
     }
 }
 
-/// A limiter on memory whose log keeps what `config` says.
+/// A limiter on the memory store whose log has this `config`.
 pub(crate) struct Live {
     limiter: Limiter,
     log: Arc<DecisionLog>,
@@ -104,7 +103,7 @@ impl Live {
         all
     }
 
-    /// Asks for these descriptors, of which the first costs so much and the others one.
+    /// Checks these descriptors; the first has this cost, the others one.
     fn ask(&mut self, all: &[Attributes], cost: u64) -> Decision {
         let own = LimitOverride::new("web", 3, Micros::from_secs(1)).unwrap();
         let entries: Vec<Vec<(&str, &[u8])>> = all
@@ -132,7 +131,7 @@ impl Live {
         &self.limiter
     }
 
-    /// Asks for nobody in particular.
+    /// A check without a user.
     fn ask_plainly(&self) -> Decision {
         let asks = [DescriptorAsk::one(&[])];
         at_once(self.limiter.check(&CheckRequest::new("web", &asks))).unwrap()
@@ -154,7 +153,7 @@ impl Live {
         self.ask_plainly().allowed
     }
 
-    /// Lets the log hear that a lease has ended which another limiter gave.
+    /// Logs the end of a lease that another limiter granted.
     pub(crate) fn hear_released(&self, token: &LeaseToken) {
         self.limiter.release_soon(token);
     }
@@ -188,7 +187,7 @@ pub(crate) fn at_once<T>(answer: impl Future<Output = T>) -> T {
     }
 }
 
-/// Plays lines one by one, and tells of each request whether it passes now and whether it was refused then.
+/// Replays lines one by one; for each request returns whether it is admitted now and whether it was refused at the time.
 pub(crate) fn play(lines: &[String], rules: &str) -> (Vec<(usize, bool, bool)>, Report) {
     let mut replay = Replay::new(compiled(rules), None, Options::new("web"));
     let mut parser = Parser::new(Format::Tidegate).unwrap();
@@ -204,7 +203,7 @@ pub(crate) fn play(lines: &[String], rules: &str) -> (Vec<(usize, bool, bool)>, 
     (decided, replay.finish())
 }
 
-/// Asks and changes things at random for a while.
+/// Random checks and changes for a while.
 fn live_on(live: &mut Live, steps: usize) {
     let mut held: Vec<LeaseToken> = Vec::new();
     let mut spent: Vec<(Attributes, Decision)> = Vec::new();
@@ -224,7 +223,7 @@ fn live_on(live: &mut Live, steps: usize) {
                     spent.push((all.remove(0), decision));
                 }
             }
-            // In no order, and some of them after they have ended.
+            // In random order, and some of them after they have ended.
             70..84 if !held.is_empty() => {
                 let place = live.pick(held.len() as u64) as usize;
                 let _ = at_once(live.limiter.release(&held.swap_remove(place)));
@@ -233,7 +232,7 @@ fn live_on(live: &mut Live, steps: usize) {
                 let place = live.pick(held.len() as u64) as usize;
                 let _ = at_once(live.limiter.renew(&held[place]));
             }
-            // Left to their time to live.
+            // Left to expire.
             88..90 if !held.is_empty() => {
                 let place = live.pick(held.len() as u64) as usize;
                 held.swap_remove(place);
@@ -276,7 +275,7 @@ fn a_replay_decides_every_request_as_the_limiter_did_whatever_comes_back_meanwhi
     for (number, now, refused) in &decided {
         assert_eq!(*now, !*refused, "line {number}: {}", lines[*number]);
     }
-    // The traffic tells something: every rule refused, and everything happened that can.
+    // The traffic is meaningful: every rule refused, and every kind of event happened.
     let refusing: BTreeSet<&str> = told
         .iter()
         .filter(|line| line["verdict"] == "refused")

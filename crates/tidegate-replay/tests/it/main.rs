@@ -1,4 +1,4 @@
-//! Replays against answers that were worked out without the code under test.
+//! Replays compared with results computed independently of the code under test.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 

@@ -1,4 +1,4 @@
-//! What a report shows agrees with what it says, wherever it is read.
+//! A report shows the same in every format.
 
 use tidegate_replay::{Format, html, svg, text};
 
@@ -7,7 +7,7 @@ use crate::replay;
 const FIVE_A_MINUTE: &str =
     "- { name: per-ip, key: [ip], limits: [{ algorithm: fixed_window, limit: 5, window: 1m }] }";
 
-/// Callers 1 to 40 within a minute: each asks as often as its number says.
+/// Callers 1 to 40 within a minute: each makes as many requests as its number.
 fn forty_callers() -> String {
     let line = |caller: u64| {
         format!("203.0.113.{caller} - - [16/Jan/2027:00:00:01 +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"\n")
@@ -53,10 +53,10 @@ fn a_slider_says_that_it_moves_its_limit_alone_where_another_rule_refuses_first(
     let refused = report.rules.iter().find(|rule| rule.rule == "per-ip").unwrap().refused.now;
     let page = html(&report);
     let section = page.split_once("<h2>web/per-ip</h2>").unwrap().1.split_once("</section>").unwrap().0;
-    // All but one were refused by the other rule: of what the slider counts the table has nothing.
+    // All but one were refused by the other rule: the table has none of the slider's.
     assert_eq!(refused, 0);
     assert!(section.contains("data-quota=\"5\" data-together=\"0\""), "{section}");
-    // One that never refuses takes nothing away.
+    // A rule that never refuses takes nothing away.
     let shadow = all.replace("key: []", "key: [], shadow: true");
     let report = replay(&log, Format::Combined, &format!("{FIVE_A_MINUTE}\n{shadow}"), None);
     let page = html(&report);

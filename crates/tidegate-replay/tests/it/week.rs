@@ -1,4 +1,4 @@
-//! A generated week whose answers are known: counted here from the list of requests, by other means.
+//! A generated week with known results: counted here from the list of requests, by other means.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -52,7 +52,7 @@ fn log_of(requests: &[Request]) -> String {
     requests.iter().map(line).collect()
 }
 
-/// What a limit per hour of the clock does, from the list alone.
+/// The effect of a limit per clock hour, from the list alone.
 struct Expected {
     refused: u64,
     callers: BTreeSet<u16>,
@@ -122,7 +122,7 @@ fn peaks_are_what_each_caller_would_have_needed() {
     assert_eq!(suggestion.limit, peaks[needed - 1]);
     assert_eq!(suggestion.above, peaks.iter().filter(|peak| **peak > suggestion.limit).count() as u64);
     assert_eq!(suggestion.busiest[0], ("ip=10.1.234.96".to_owned(), 5_000));
-    // What the slider says of a fixed window is what it does.
+    // The slider's number for a fixed window is its actual effect.
     let excess = |limit_to_be: u64| -> u64 {
         limit.runs.iter().map(|run| run.value.saturating_sub(limit_to_be) * run.count).sum()
     };
@@ -144,7 +144,7 @@ fn refusals_come_in_the_hours_in_which_they_happened() {
     }
 }
 
-/// Columns from `from` on in which the highest of `heights` stand.
+/// Columns from `from` on with the highest of `heights`.
 fn highest<T: Ord + Copy>(heights: &[T]) -> (usize, usize) {
     let most = heights.iter().max().copied();
     let places = || (0..heights.len()).filter(|place| heights.get(*place).copied() == most);
@@ -188,7 +188,7 @@ fn the_hour_of_the_flood_is_the_highest_column_in_the_terminal() {
     assert_eq!(now.chars().position(|block| block == '█'), Some(FLOODED / 2), "{drawn}");
 }
 
-/// The attributes of every element of this name and class, in their order: the picture is ours, so its writing is known.
+/// The attributes of every element with this name and class, in order: the picture is ours, so its format is known.
 fn elements<'s>(svg: &'s str, start: &str) -> Vec<HashMap<&'s str, u64>> {
     let found = svg.split(start).skip(1);
     let attributes = found.map(|rest| {
@@ -228,7 +228,7 @@ fn the_hour_of_the_flood_is_the_tallest_bar_of_the_picture_at_its_place() {
     assert_eq!((tallest["x"], tallest["y"], tallest["height"]), (left, 34, 150));
     assert!((4..=5).contains(&tallest["width"]), "{tallest:?}");
     assert!(bars.iter().all(|bar| bar["y"] + bar["height"] == 184), "all stand on the axis");
-    // Most callers ask least: of the peaks the tallest bar is left of the limit.
+    // Most callers have small peaks: the tallest bar is left of the limit.
     let chart = picture.split("<g transform").last().unwrap();
     let peaks = elements(chart, "<rect class=\"callers\"");
     let heights: Vec<u64> = peaks.iter().map(|bar| bar["height"]).collect();
