@@ -13,7 +13,7 @@ rules:
   - { name: per-ip, key: [ip], limits: [3/hour] }
 ";
 
-/// Asks about a request that these headers describe.
+/// Checks a request that these headers describe.
 fn ask(world: &World, query: &str, headers: &[(&str, &str)]) -> Response {
     http::request(world.http(), "GET", &format!("/v1/auth?{query}"), headers, b"").unwrap()
 }
@@ -71,7 +71,7 @@ fn a_stranger_can_ask_about_nobody_but_itself() {
     let claims = |client: &'static str| {
         [("x-forwarded-for", client), ("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login")]
     };
-    // Three different names, one address: it runs out for all of them together, and no login is counted.
+    // Three different names, one address: its limit is used up for all of them together, and no login is counted.
     let answers = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]
         .map(|client| ask(&world, "domain=api", &claims(client)));
     assert_eq!(answers.each_ref().map(|answer| answer.status), [200, 200, 200, 429]);
@@ -129,7 +129,7 @@ fn mistakes_are_named_and_spend_nothing() {
     assert_eq!(world.heard.unknown_domains(), 1, "it is counted once");
     check("domain=api", &[("x-forwarded-method", "P OST")], "x-forwarded-method", "GET");
     check("domain=api", &[("x-forwarded-uri", "/a b")], "x-forwarded-uri", "/v1/items");
-    // Where the gateway sets one of them and the client sends the other, neither is believed.
+    // If the gateway sets one of them and the client sends the other, neither is trusted.
     let twice = [("x-original-uri", "/login"), ("x-forwarded-uri", "/cheap")];
     check("domain=api", &twice, "x-original-uri", "two ways");
     check(

@@ -1,7 +1,7 @@
-//! What RFC 9113 asks of a server that is sent something illegal, frame by frame, on every listener that speaks HTTP/2.
+//! RFC 9113 on illegal input, frame by frame, on every listener with HTTP/2.
 //!
-//! The checks of `h2spec`, which no package registry has, in our own words: an error of a stream may be answered as one of the
-//! whole connection (5.4.2), never with silence or an answer.
+//! The checks of `h2spec`, which no package registry has, reimplemented: a stream error may be answered as a connection
+//! error (5.4.2), never with silence or an answer.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::world::World;
 
 const RULES: &str = "{ domain: api, rules: [] }";
 
-/// What has to come of it.
+/// The required outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comes {
     /// The connection ends.
@@ -27,7 +27,7 @@ enum Comes {
     Answer,
 }
 
-/// What came of it.
+/// The actual outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
     GoAway(u32),
@@ -76,7 +76,7 @@ impl Listeners {
         [("http", self.world.http()), ("grpc", self.world.grpc()), ("proxy", self.edge.addr())]
     }
 
-    /// What comes of these bytes after the preface and settings, on each listener.
+    /// The outcome of these bytes after the preface and settings, on each listener.
     #[track_caller]
     fn check(&self, what: &str, bytes: &[u8], comes: Comes) {
         for (name, address) in self.all() {
@@ -146,7 +146,7 @@ fn frames_that_are_illegal_anywhere_end_the_connection() {
     ] {
         listeners.check(what, &bytes, Comes::ConnectionError);
     }
-    // Nobody else is worse for it.
+    // Other connections are not affected.
     listeners.check("an ordinary request", &request(1), Comes::Answer);
 }
 

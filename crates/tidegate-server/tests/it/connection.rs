@@ -14,7 +14,7 @@ use tidegate_server::runtime::{
     Connection, DataPlane, Drained, Listener, Patience, Protocol, Serving, Settings,
 };
 
-/// Answers with the body it got, or with the reason why it got none.
+/// Answers with the body it received, or with the reason why there is none.
 struct Echo {
     speaks: Speaks,
     limits: HttpLimits,
@@ -68,7 +68,7 @@ fn exchange(plane: &DataPlane, bytes: &[u8]) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
-    // A reset after the answer is as good as a close: the server does not read what it refused.
+    // A reset after the answer is as good as a close: the server does not read what it rejected.
     if let Err(error) = stream.read_to_end(&mut answer) {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
@@ -147,7 +147,7 @@ fn http_1_is_not_spoken_where_grpc_is() {
 
 #[test]
 fn a_drain_closes_an_idle_keep_alive_connection_at_once() {
-    // Time-outs that would not close it meanwhile.
+    // Timeouts that would not close it meanwhile.
     let plane = start_with(Speaks::Http1And2, HttpLimits::default());
     let mut stream = TcpStream::connect(plane.addresses()[0].1).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

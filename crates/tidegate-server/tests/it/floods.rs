@@ -1,5 +1,5 @@
-//! Frames by the thousand that cost a peer little: each ends its own connection, or waits until the peer reads, and leaves
-//! everybody else alone.
+//! Floods of frames that cost a peer little: each ends its own connection, or waits until the peer reads, and affects no
+//! other connection.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr};
@@ -17,13 +17,13 @@ use crate::world::World;
 const RULES: &str = "{ domain: api, rules: [] }";
 const JSON: (&str, &str) = ("content-type", "application/json");
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than any honest peer sends for nothing.
+/// More than any honest peer sends without purpose.
 const FRAMES: u32 = 50_000;
 
-/// The frame of a flood at this place.
+/// The frame of a flood at this index.
 type Flood = fn(u32) -> Vec<u8>;
 
-/// Sends a flood, and says whether the server ended it.
+/// Sends a flood, and returns whether the server ended it.
 fn send(to: SocketAddr, first: &[u8], flood: Flood) -> bool {
     let mut peer = Peer::connect(to);
     peer.0.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -32,12 +32,12 @@ fn send(to: SocketAddr, first: &[u8], flood: Flood) -> bool {
         let frames: Vec<u8> = (batch * 500..(batch + 1) * 500).flat_map(flood).collect();
         match peer.0.write_all(&frames) {
             Ok(()) => {}
-            // It waits until we read what it has to say.
+            // It waits until we read its answers.
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
             Err(_) => return true,
         }
     }
-    // It may still be on its way through what was sent.
+    // It may still be processing what was sent.
     let _ = peer.0.shutdown(Shutdown::Write);
     peer.0.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut said = Vec::new();
@@ -49,7 +49,7 @@ fn send(to: SocketAddr, first: &[u8], flood: Flood) -> bool {
     }
 }
 
-/// Whether there is a GOAWAY among these frames that says what was wrong.
+/// Whether one of these frames is a GOAWAY that states the error.
 fn ends_with_an_error(mut said: &[u8]) -> bool {
     while let Some((head, rest)) = said.split_at_checked(9) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -68,7 +68,7 @@ fn reset_at_once(number: u32) -> Vec<u8> {
     [head, frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
 }
 
-/// A head that says one short thing again and again, from the table: 14,000 bytes on the wire, half a megabyte read.
+/// A head that repeats one short field from the table: 14,000 bytes on the wire, half a megabyte decoded.
 fn bomb(number: u32) -> Vec<u8> {
     let stream = 2 * number + 1;
     let name = [&[0x40, 0x01, b'a', 0x20][..], &[b'v'; 32]].concat();

@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame, for peers that no client library would be.
+//! HTTP/2 frame by frame, for peers that no client library can imitate.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
 //! A refusal is the same on every surface that reads requests itself: proxy and forward-auth here, and the middleware in the
-//! tests of its crate, are held to one list.
+//! tests of its crate, are tested against one list.
 
 use serde_json::{Value, json};
 use tidegate_testkit::Upstream;

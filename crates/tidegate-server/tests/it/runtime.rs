@@ -10,8 +10,8 @@ use tidegate_server::runtime::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Always busy: it never makes room. Answers `w` with the worker's number, `p` with a panic, `s` with a last word before a silence that ignores drains,
-/// and says `bye` when drained.
+/// Always busy: it never makes room. Answers `w` with the worker's number, `p` with a panic, `s` with a last word before a
+/// silence that ignores drains, and says `bye` when drained.
 struct Letters(WorkerId);
 
 impl Protocol for Letters {
@@ -95,7 +95,7 @@ fn a_connection_beyond_the_bound_is_closed_at_once_and_counted() {
     assert!(is_closed(&mut connect(&plane)));
     let load = plane.loads().read().next().unwrap();
     assert_eq!((load.accepted, load.refused), (2, 1));
-    // Those who are in stay in.
+    // Connections that are open stay open.
     ask(&mut held[0], b'w');
 }
 

@@ -1,4 +1,4 @@
-//! Peers that make a server wait: none of them may hold a connection, its memory or a stop for longer than is stated.
+//! Peers that make a server wait: none of them may hold a connection, its memory or a shutdown for longer than stated.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -134,7 +134,7 @@ fn a_full_listener_serves_a_newcomer_in_place_of_an_idle_connection() {
     for _ in 0..40 {
         assert_eq!(http::get(world.http(), "/healthz").status, 200);
     }
-    // The other listener has seats of its own.
+    // The other listener has its own seats.
     let mut grpc = Peer::connect(world.grpc());
     grpc.next_of(SETTINGS);
     let load = world.plane.loads().read().next().unwrap();
@@ -216,7 +216,7 @@ fn one_connection_cannot_hold_more_than_its_budget_and_gives_it_back() {
     eventually("all of it comes back", PATIENCE, || world.plane.loads().held_bytes() == 0);
 }
 
-/// How long a stop takes while `peers` are connected.
+/// How long a shutdown takes while `peers` are connected.
 #[track_caller]
 fn stop(world: World, peers: impl Sized) -> Duration {
     let began = tokio::time::Instant::now();
@@ -225,7 +225,7 @@ fn stop(world: World, peers: impl Sized) -> Duration {
     began.elapsed()
 }
 
-/// Far less than the ten seconds that requests under way would have.
+/// Far less than the ten seconds that requests in flight would have.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 #[test]

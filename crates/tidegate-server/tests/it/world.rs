@@ -63,7 +63,7 @@ impl World {
         World::start_as(clock, settings, config, |http| http, &runtime)
     }
 
-    /// Serves these rules on a store that nobody can reach.
+    /// Serves these rules on an unreachable store.
     pub(crate) fn without_store(rules: &str) -> Self {
         let config = LimiterConfig::new(compile(rules, Format::Native), Arc::new(Broken::AWAY), nobody())
             .over_a_network(RemoteConfig::new(Arc::new(TokioRuntime)));
@@ -81,7 +81,7 @@ impl World {
         World::start(clock, ServiceSettings::default(), config, |http| http.with_identity(Arc::new(identity)))
     }
 
-    /// Serves these rules to those who give a token.
+    /// Serves these rules to callers with a token.
     pub(crate) fn with_access(rules: &str, access: Arc<Access>) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let bounds = MemoryConfig::new().max_cells(1_000).max_log_bytes(1 << 20);
@@ -156,7 +156,7 @@ impl World {
         self.post("/v1/check", &json!({ "domain": "api", "attributes": attributes }))
     }
 
-    /// What user 42 has left in the domain `api`, asked without spending.
+    /// What remains for user 42 in the domain `api`, read without spending.
     pub(crate) fn left(&self) -> u64 {
         let look = json!({ "domain": "api", "attributes": { "user": "42" }, "cost": 0 });
         self.post("/v1/check", &look).json()["remaining"].as_u64().unwrap()
@@ -173,7 +173,7 @@ impl World {
     }
 }
 
-/// Stands where the world's own observer will.
+/// A placeholder for the world's own observer.
 fn nobody() -> Arc<NoObserver> {
     Arc::new(NoObserver)
 }
@@ -200,7 +200,7 @@ pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
 }
 
-/// What the observer was told.
+/// What the observer recorded.
 #[derive(Default)]
 pub(crate) struct Heard {
     unknown_domains: AtomicU64,
@@ -212,7 +212,7 @@ impl Heard {
         self.unknown_domains.load(Ordering::SeqCst)
     }
 
-    /// How many answers over gRPC and over HTTP were timed.
+    /// The number of timed answers over gRPC and over HTTP.
     pub(crate) fn answered(&self) -> [u64; 2] {
         [0, 1].map(|place| self.answered[place].load(Ordering::SeqCst))
     }

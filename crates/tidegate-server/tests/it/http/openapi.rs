@@ -18,7 +18,7 @@ rules:
   - { name: uploads, match: { path: /uploads }, key: [user], limits: [{ algorithm: concurrency, limit: 10, ttl: 60s }] }
 ";
 
-/// Everything that `http::Shared::route` answers with something else than 404 and 405.
+/// Everything that `HttpCaller::route` answers with something other than 404 and 405.
 const SERVED: [(&str, &str); 14] = [
     ("/healthz", "get"),
     ("/json", "post"),
@@ -59,7 +59,7 @@ fn it_lists_every_path_and_method_and_no_other() {
         operations(&document(&world)).into_iter().map(|(path, method, _)| (path, method)).collect();
     let served = SERVED.map(|(path, method)| (path.to_owned(), method.to_owned()));
     assert_eq!(described, BTreeSet::from(served));
-    // What is listed here is really served, and nothing else that looks like it.
+    // What is listed here is served, and nothing similar is.
     for (path, _) in SERVED {
         for tried in ["get", "post", "put", "delete", "patch"] {
             let answer = http::request(world.http(), &tried.to_uppercase(), path, &[], b"").unwrap();
@@ -78,7 +78,7 @@ fn its_examples_work_and_answer_what_it_says() {
         let mut body = content["application/json"]["example"].clone();
         let described = &content["application/json"]["schema"];
         if path == "/v1/release" || path == "/v1/renew" {
-            // A lease cannot be known in advance: the example shows its shape, a check gives a real one.
+            // A lease cannot be known in advance: the example shows its shape, a check returns a real one.
             assert!(body["lease"].is_string(), "{path}");
             body =
                 json!({ "lease": world.check(&json!({ "user": "42", "path": "/uploads" })).json()["lease"] });

@@ -1,4 +1,4 @@
-//! What a decision says for a later refund, and what the refund makes of it.
+//! The refund token of a decision, and what a later refund does with it.
 
 use serde_json::{Value, json};
 use tidegate_core::Micros;

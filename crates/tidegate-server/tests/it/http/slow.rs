@@ -76,7 +76,7 @@ fn an_endless_body_is_cut_off_at_the_limit() {
     stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     stream.write_all(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
     let chunk = [b"10000\r\n", &vec![b' '; 0x10000][..], b"\r\n"].concat();
-    // The server answers after 256 KiB and closes; what is sent beyond that meets a closed door.
+    // The server answers after 256 KiB and closes; what is sent beyond that meets a closed connection.
     let sent = (0..1_000).take_while(|_| stream.write_all(&chunk).is_ok()).count();
     assert!(sent < 1_000, "{sent} chunks of 64 KiB were taken");
     assert_eq!(world.left(), 3);

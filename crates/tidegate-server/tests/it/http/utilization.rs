@@ -1,4 +1,4 @@
-//! `/v1/utilization`, and what a gateway is told meanwhile.
+//! `/v1/utilization`, and the answers to a gateway meanwhile.
 
 use tidegate_core::Micros;
 use tidegate_http::identity::{Identity, IdentityConfig};

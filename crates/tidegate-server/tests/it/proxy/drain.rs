@@ -1,4 +1,4 @@
-//! What is under way when the proxy is told to stop.
+//! Requests in flight when the proxy is drained.
 
 use std::sync::mpsc;
 use std::time::Duration;

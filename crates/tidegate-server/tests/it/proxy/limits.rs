@@ -91,7 +91,7 @@ fn a_lease_is_held_until_the_last_byte_of_the_answer() {
     first.write("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(first.head()[0].contains("200"));
     assert_eq!(first.exactly(2), "ab");
-    // Again and again: a lease that was given back too early is not noticed at once.
+    // Repeatedly: a lease that is released too early is not noticed at once.
     (0..20).for_each(|_| assert_eq!(edge.get("/").status, 429));
     go_on.send(()).unwrap();
     assert_eq!(first.exactly(2), "cd");
@@ -119,8 +119,8 @@ fn a_lease_is_given_back_when_the_client_goes_away() {
     edge.eventually_idle();
 }
 
-/// What clients that all come at once are answered, and after how long. The limiter's clock stands still, so they come at
-/// one and the same moment.
+/// The answers to clients that all arrive together, and their times. The limiter's clock stands still, so they arrive at the
+/// same moment.
 fn all_at_once(edge: &Edge, clients: usize) -> Vec<(Duration, u16)> {
     let began = tokio::time::Instant::now();
     let addr = edge.addr();
@@ -164,7 +164,7 @@ fn a_leaky_bucket_lets_requests_out_no_faster_than_its_rate() {
     }
 }
 
-/// One percent is what we promise.
+/// We promise one per cent.
 #[test]
 fn what_a_leaky_bucket_lets_out_keeps_its_rate_within_one_percent() {
     const REQUESTS: usize = 50;

@@ -1,5 +1,5 @@
-//! What a request is: one that the service could read otherwise than the rules did is refused, or counted under both
-//! readings, and what it was counted by is what the service sees.
+//! Ambiguous requests: one that the service could read differently than the rules is refused, or counted under both
+//! readings, and the service sees the attributes it was counted by.
 
 use bytes::Bytes;
 use http_body_util::Empty;
@@ -9,7 +9,7 @@ use tidegate_testkit::Upstream;
 
 use super::world::{Edge, Raw, Setup, Wire, target};
 
-/// An upstream that answers with the head that it got, and with a body after it if there was one.
+/// An upstream that answers with the head it received, and the body if there was one.
 fn mirror() -> Raw {
     Raw::start(|mut wire| {
         loop {

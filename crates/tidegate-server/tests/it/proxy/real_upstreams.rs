@@ -1,8 +1,8 @@
-//! Generated requests before real Flask and real Node, which tell what they understood.
+//! Generated requests in front of real Flask and real Node, which report how they parsed them.
 //!
-//! Every rule here refuses whatever it counts. So whatever an upstream understands to be for a limited route, tenant,
-//! session, user or key was not counted. Through the proxy, and through forward-auth, whose gateway passes on what the client
-//! wrote. `TIDEGATE_CASES` sets how many requests are tried.
+//! Every rule here refuses whatever it counts. So a request that an upstream receives for a limited route, tenant, session,
+//! user or key was not counted. Through the proxy, and through forward-auth, whose gateway passes on what the client wrote.
+//! `TIDEGATE_CASES` sets the number of requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -84,7 +84,7 @@ struct Sent {
 }
 
 impl Sent {
-    /// What the server at `addr` says that it understood, if it got the request.
+    /// How the server at `addr` parsed the request, if it received it.
     fn understood_by(&self, addr: SocketAddr) -> Option<String> {
         let mut text = format!(
             "{} {} HTTP/1.1\r\nhost: shop.example\r\nconnection: close\r\n",
@@ -96,7 +96,7 @@ impl Sent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
         let mut answer = Vec::new();
-        // Whoever refuses a head may hang up on it.
+        // A server that rejects a head may close the connection.
         let _ = stream.read_to_end(&mut answer);
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let line = answer.lines().find(|line| line.to_ascii_lowercase().starts_with("x-understood:"))?;
@@ -123,7 +123,7 @@ impl Sent {
     }
 }
 
-/// Fails if an upstream understood a request to be for something that is limited.
+/// Fails if an upstream received a request for something limited.
 #[track_caller]
 fn check_counted(sent: &Sent, understood: Option<&str>, how: &str) -> Result<(), TestCaseError> {
     let Some(understood) = understood else { return Ok(()) };
@@ -245,7 +245,7 @@ fn no_upstream_runs_what_was_not_counted() {
     read_everything(&mut config);
     let world = World::identified(&rules(), Identity::new(&config).unwrap());
 
-    // They do answer, and what is free passes: else this test would prove nothing.
+    // They do answer, and unlimited requests are admitted: otherwise this test would prove nothing.
     let free = Sent { method: "GET", target: "/free/1".to_owned(), headers: Vec::new() };
     let limited = Sent { target: "/expensive/1".to_owned(), ..free.clone() };
     assert!(free.passes(&world) && !limited.passes(&world));

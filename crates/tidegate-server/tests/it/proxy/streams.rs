@@ -1,4 +1,4 @@
-//! Bodies: in pieces as they come, held back where nobody reads, and cut where they are cut.
+//! Bodies: streamed as they arrive, with backpressure if nobody reads, and truncated where they are truncated.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -58,7 +58,7 @@ fn an_upstream_is_held_back_while_the_client_does_not_read() {
         wire.write(&format!("HTTP/1.1 200 OK\r\ncontent-length: {WHOLE}\r\n\r\n"));
         let piece = vec![b'x'; 64 << 10];
         while counting.load(Ordering::SeqCst) < WHOLE {
-            // A proxy that is gone is the test's business.
+            // If the proxy is gone, the test notices.
             if wire.0.get_mut().write_all(&piece).is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Upstream servers that are down, slow, unwell or forgetful.
+//! Upstream servers that are down, slow, unhealthy or forgetful.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ fn an_upstream_that_is_down_is_a_bad_gateway_that_says_so() {
     let edge = Setup::to(&[nobody()]).start();
     let answer = edge.get("/");
     assert_eq!((answer.status, answer.header("content-type")), (502, Some("application/problem+json")));
-    // What was spent is told all the same.
+    // The rate limit headers report what was spent anyway.
     assert!(answer.header("x-ratelimit-remaining").is_some());
     edge.eventually_idle();
 }
@@ -82,12 +82,12 @@ fn a_server_that_fails_is_left_alone_for_a_while_and_tried_again() {
             settings.upstreams[0].ejection = Ejection { failures: 2, lasts: Duration::from_secs(10) };
         })
         .start();
-    // It breaks off after it was asked: a request that may do harm twice is not sent again.
+    // It closes the connection after receiving a request: one that is not idempotent is not retried.
     let failed = || (0..12).filter(|_| edge.send("POST", "/", &[], b"x").status == 502).count();
     assert_eq!(failed(), 2);
     assert_eq!(failed(), 0);
     edge.advance(Micros::from_secs(10));
-    // On probation: once, and it is sent away again.
+    // On probation: one failure, and it is ejected again.
     assert_eq!(failed(), 1);
 }
 
@@ -118,7 +118,7 @@ fn an_active_check_takes_a_server_out_and_brings_it_back() {
 
 #[test]
 fn a_connection_that_the_server_closed_meanwhile_costs_no_request() {
-    // Each connection is good for one answer, and says nothing about it.
+    // Each connection answers once, and does not announce its end.
     let upstream = Raw::start(|mut wire| {
         wire.head();
         wire.write(&ok("once"));
@@ -136,7 +136,7 @@ fn a_connection_that_the_server_closed_meanwhile_costs_no_request() {
 fn a_request_that_may_do_harm_twice_is_never_sent_twice() {
     let seen = Arc::new(AtomicUsize::new(0));
     let counting = seen.clone();
-    // Answers the first request of a connection, and hangs up on the second after reading it.
+    // Answers the first request of a connection, and closes it after reading the second.
     let upstream = Raw::start(move |mut wire| {
         wire.head();
         wire.write(&ok("once"));

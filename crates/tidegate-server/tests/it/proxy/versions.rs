@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use super::world::{Edge, PATIENCE, Setup, target};
 
-/// A server that says which version it was asked in, for which host, and says the body back, with a trailer.
+/// A server that reports the HTTP version and host, and echoes the body, with a trailer.
 async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<impl hyper::body::Body<Data = Bytes, Error = Infallible>>, Infallible> {
@@ -168,7 +168,7 @@ async fn clients_are_served_over_tls_in_the_version_they_negotiate() {
         let seen: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!((status, &seen["headers"]["x-forwarded-proto"]), (200, &"https".into()));
     }
-    // In the clear there is nothing here.
+    // No TLS means no answer here.
     assert!(tidegate_testkit::http::request(edge.addr(), "GET", "/", &[], b"").is_err());
 }
 
@@ -209,7 +209,7 @@ async fn an_upstream_over_tls_is_spoken_to_in_http_2_and_checked() {
             (&"HTTP/2.0".parse().unwrap(), &"shop.example".parse().unwrap())
         );
     }
-    // Signed by somebody that this proxy does not trust.
+    // Signed by an authority that this proxy does not trust.
     let other = tempfile::tempdir().unwrap();
     let edge = trusting(&Certificates::for_loopback(other.path()).ca);
     assert_eq!(plain(&edge, Version::HTTP_11).await.0, 502);
@@ -252,7 +252,7 @@ async fn a_websocket_to_an_upstream_over_tls_is_asked_for_in_http_1() {
     assert_eq!(plain(&edge, Version::HTTP_11).await.1["x-version"], "HTTP/2.0");
 }
 
-/// Changes protocols as it is asked to, and says every byte back.
+/// Accepts an upgrade, and echoes every byte.
 async fn echo(stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<u64> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     assert!(head(&mut reader).await.contains("upgrade: websocket"));

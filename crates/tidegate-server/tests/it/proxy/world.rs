@@ -1,4 +1,4 @@
-//! A proxy in front of upstream servers that do exactly what a test says, byte by byte.
+//! A proxy in front of upstream servers that are scripted byte by byte.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -29,7 +29,7 @@ const GENEROUS: &str = "domain: edge\nrules: [{ name: all, key: [], limits: [100
 
 const BOUNDS: MemoryConfig = MemoryConfig::new().max_cells(10_000).max_log_bytes(1 << 20);
 
-/// What a proxy will be.
+/// A proxy to be started.
 pub(crate) struct Setup {
     rules: String,
     store: Where,
@@ -89,13 +89,13 @@ impl Setup {
         self
     }
 
-    /// Lets the limiter's time pass as it does, instead of when told.
+    /// Lets the limiter's clock run, instead of setting it.
     pub(crate) fn in_real_time(mut self) -> Self {
         self.time = Time::Passes;
         self
     }
 
-    /// Reads who a request is as this configuration says.
+    /// Reads identities with this configuration.
     pub(crate) fn identity(mut self, change: impl FnOnce(&mut IdentityConfig)) -> Self {
         let mut config = IdentityConfig::default();
         change(&mut config);
@@ -192,7 +192,7 @@ impl Edge {
         http::request(self.addr(), method, path, headers, body).unwrap()
     }
 
-    /// A connection on which a test writes what it likes.
+    /// A raw connection for a test.
     pub(crate) fn connect(&self) -> Wire {
         Wire::new(TcpStream::connect(self.addr()).unwrap())
     }
@@ -267,7 +267,7 @@ impl Wire {
     }
 }
 
-/// An upstream server that handles each connection, in a thread of its own, as a test says.
+/// An upstream server that handles each connection in its own thread, as scripted.
 pub(crate) struct Raw {
     pub(crate) addr: SocketAddr,
     accepted: Arc<AtomicUsize>,
@@ -279,7 +279,7 @@ impl Raw {
         let addr = listener.local_addr().unwrap();
         let accepted = Arc::new(AtomicUsize::new(0));
         let (handle, count) = (Arc::new(handle), accepted.clone());
-        // They end with the test's process: nothing else holds the listener.
+        // They end with the test process: nothing else holds the listener.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 count.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Clients that others wrote.
+//! Third-party clients.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -17,7 +17,7 @@ fn redis_cli(world: &World, arguments: &[&str]) -> Command {
     command
 }
 
-/// What `command` prints, `input` being typed.
+/// What `command` prints, given `input` on stdin.
 #[track_caller]
 fn printed(command: &mut Command, input: &str) -> String {
     let mut child = command
@@ -33,7 +33,7 @@ fn printed(command: &mut Command, input: &str) -> String {
     stdout.into_owned()
 }
 
-/// What `cargo xtask tools` installed for `name`, or the variable says.
+/// The tool `name` as installed by `cargo xtask tools`, or as named by its variable.
 fn private_tool(name: &str, place: &str) -> PathBuf {
     let variable = format!("TIDEGATE_TOOL_{name}");
     let private = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools").join(place);
@@ -50,7 +50,7 @@ fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/resp/clients").join(name)
 }
 
-/// The default user with this password; nobody if there is none.
+/// The default user with this password; no users without one.
 fn users(secret: &str) -> Users {
     match secret {
         "" => Users::default(),
@@ -58,7 +58,7 @@ fn users(secret: &str) -> Users {
     }
 }
 
-/// Runs a script that checks all the answers by itself, without a password and with one.
+/// Runs a script that checks all answers itself, without a password and with one.
 #[track_caller]
 fn check_script(program: &Path, first: &[&OsStr]) {
     for secret in ["", "s3cret"] {

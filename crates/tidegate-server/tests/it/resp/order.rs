@@ -1,4 +1,4 @@
-//! A store that takes its time: replies keep their order, and a pipeline waits once.
+//! A slow store: replies keep their order, and a pipeline waits once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use tidegate_testkit::resp::Value;
 
 use super::world::{World, ask, integers};
 
-/// Memory behind a wait: a store that is a network away.
+/// The memory store with a delay, like a remote one.
 struct Distant {
     memory: MemoryStore<Arc<ManualClock>>,
-    /// How many requests each call carried.
+    /// The number of requests in each call.
     calls: Mutex<Vec<usize>>,
     waits: AtomicUsize,
 }
@@ -24,7 +24,7 @@ struct Distant {
 impl Store for Distant {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         self.calls.lock().unwrap().push(batch.len());
-        // Later calls wait less: whoever answers as answers come in answers in the wrong order.
+        // Later calls wait less: answering in order of completion would be the wrong order.
         let turns = 40usize.saturating_sub(self.waits.fetch_add(1, Ordering::Relaxed)).max(1);
         Reply::Later(Box::pin(async move {
             for _ in 0..turns {
@@ -113,7 +113,7 @@ fn each_check_of_a_pipeline_says_as_much_as_it_was_asked_for() {
 fn a_pipeline_waits_once_for_all_its_throttles_and_once_for_all_its_checks() {
     let (world, store) = distant();
     let mut client = world.client();
-    // The first of each finds out that the store takes time.
+    // The first of each detects that the store is slow.
     ask(&mut client, "CL.THROTTLE k 99 1 60");
     ask(&mut client, "TG.CHECK api user first");
     store.calls.lock().unwrap().clear();

@@ -1,10 +1,10 @@
-//! The parser alone: whatever the bytes and however they come.
+//! The parser alone, with arbitrary bytes in arbitrary pieces.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate_server::resp::parse::{self, Bounds, Malformed, Parsed};
 
-/// Small, so that random input reaches every one of them.
+/// Small, so that random input reaches every bound.
 const BOUNDS: Bounds =
     Bounds { max_words: 12, max_word_bytes: 300, max_command_bytes: 1_000, max_line_bytes: 200 };
 
@@ -123,7 +123,7 @@ proptest! {
                 prop_assert!(words.len() <= BOUNDS.max_words);
                 prop_assert!(words.iter().map(Vec::len).sum::<usize>() < length);
             }
-            // So a connection never has to keep more than a command may take.
+            // So a connection never has to keep more than the largest command.
             Parsed::Incomplete { at_least } => {
                 prop_assert!(at_least > bytes.len());
                 prop_assert!(at_least <= BOUNDS.max_command_bytes + 16);

@@ -1,4 +1,4 @@
-//! `CL.THROTTLE` beside redis-cell, as its manual has it.
+//! `CL.THROTTLE` compared with redis-cell, as its manual describes it.
 
 use proptest::prelude::*;
 use tidegate_core::Micros;
@@ -6,8 +6,8 @@ use tidegate_testkit::resp::Value;
 
 use super::world::{World, ask, integers};
 
-/// What redis-cell computes: a theoretical arrival time, moved by the emission interval with every token. Time is counted
-/// in parts of a microsecond (`count` of them), so that nothing is ever rounded.
+/// redis-cell's computation: a theoretical arrival time, moved by the emission interval with every token. Time is counted in
+/// fractions of a microsecond (`count` of them), so that nothing is rounded.
 struct Gcra {
     count: i128,
     emission: i128,

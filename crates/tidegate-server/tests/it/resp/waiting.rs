@@ -1,4 +1,4 @@
-//! Clients that never log in, or never say anything again.
+//! Clients that never log in, or fall silent.
 
 use std::time::Duration;
 

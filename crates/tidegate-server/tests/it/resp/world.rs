@@ -1,4 +1,4 @@
-//! A served limiter, its clock, and short ways to ask.
+//! A served limiter, its clock, and short helpers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

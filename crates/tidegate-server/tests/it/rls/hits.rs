@@ -1,4 +1,4 @@
-//! How many hits a descriptor asks for, looks at, or gives back.
+//! Hits that a descriptor spends, reads, or refunds.
 
 use tidegate_core::Micros;
 use tidegate_server::rls::{Code, RateLimitDescriptor, RateLimitRequest};
@@ -43,7 +43,7 @@ async fn a_descriptors_own_hits_come_first_and_zero_looks() {
     let world = World::envoy(RULES);
     let asked = [(5, user(Some(2))), (5, user(Some(0))), (0, user(Some(0))), (0, user(Some(8)))];
     assert_eq!(left(&world, &asked).await, [(Code::Ok, 8), (Code::Ok, 8), (Code::Ok, 8), (Code::Ok, 0)]);
-    // A look says what one hit would be told.
+    // A check with cost 0 reports what one hit would get.
     assert_eq!(left(&world, &[(0, user(Some(0)))]).await, [(Code::OverLimit, 0)]);
 }
 
@@ -105,7 +105,7 @@ async fn negative_hits_of_a_request_that_is_refused_are_not_given_back() {
     assert_eq!(left(&world, &[(0, back(Some(4)))]).await, [(Code::Ok, 4)]);
 }
 
-/// The protocol has no place for when hits were spent.
+/// The protocol has no field for when hits were spent.
 #[tokio::test]
 async fn negative_hits_go_back_into_the_current_window_whichever_they_were_spent_in() {
     let world = World::envoy(RULES);

@@ -1,4 +1,4 @@
-//! What clients of a gateway can make it send. On an error Envoy lets the request pass, so none of it may be one.
+//! What clients of a gateway can make it send. On an error Envoy admits the request, so nothing of it may cause one.
 
 use bytes::Bytes;
 use tidegate_server::rls::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
@@ -18,7 +18,7 @@ fn user(value: impl Into<Bytes>) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
 }
 
-/// Expects `value` to have a counter of its own: the first request passes, the second does not.
+/// Checks that `value` has its own counter: the first request is admitted, the second is not.
 async fn check_counted(world: &World, value: Bytes) {
     for expected in ["OK 0 of 1/MINUTE 60s", "OVER 0 of 1/MINUTE 60s"] {
         let answer = world.ask(request([user(value.clone())])).await.unwrap();

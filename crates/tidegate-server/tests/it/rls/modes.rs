@@ -130,7 +130,7 @@ async fn a_leaky_bucket_refuses_what_would_have_to_wait_and_keeps_its_slot_free(
     );
     let ask = async || world.ask(request([descriptor(&[])])).await.unwrap().overall_code();
     assert_eq!([ask().await, ask().await, ask().await], [Code::Ok, Code::OverLimit, Code::OverLimit]);
-    // A client that can wait gets the first slot: nobody refused holds it.
+    // A client that can wait gets the first slot: no refused request holds it.
     let waits = world.check(&serde_json::json!({}));
     assert_eq!(waits.json()["delay_ms"], 200);
 }

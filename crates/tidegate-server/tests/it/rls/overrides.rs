@@ -1,4 +1,4 @@
-//! Limits that a descriptor brings along.
+//! Limits that come with a descriptor.
 
 use tidegate_server::rls::{Code, RateLimitDescriptor, RateLimitOverride, RateLimitUnit};
 use tonic::Code as StatusCode;

@@ -1,4 +1,4 @@
-//! One status per descriptor, in order, and what they add up to.
+//! One status per descriptor, in order, and the overall code.
 
 use tidegate_core::Micros;
 use tidegate_server::rls::{Code, RateLimitRequest};
