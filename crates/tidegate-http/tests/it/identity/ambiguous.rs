@@ -64,7 +64,7 @@ fn credentials_that_cannot_be_read_count_by_address_and_never_as_nobody() {
     }
     let basic = get("/").with("authorization", "Basic dXNlcjpwdw==");
     assert_eq!(basic.read(&by_token, "sub"), some(ANONYMOUS));
-    // Who brings nothing is nobody, as before: whether that is limited is the rule's business.
+    // A request without a credential is anonymous, as before: whether that is limited depends on the rule.
     assert_eq!(get("/").read(&by_token, "sub"), None);
     let by_key = identity("api_key: { header: authorization }");
     let basic = get("/").with("authorization", "Basic dXNlcjpwdw=");

@@ -1,4 +1,4 @@
-//! What of a configuration makes no sense.
+//! Invalid configurations.
 
 use tidegate_http::identity::{Identity, IdentityConfig};
 
@@ -90,7 +90,7 @@ fn the_guide_shows_every_field_and_only_those() {
     for field in schema["properties"].as_object().unwrap().keys() {
         assert!(yaml.contains(&format!("\n{field}:")), "{field}");
     }
-    // But for the two that exclude each other, and keys that are elsewhere, it is one that works.
+    // Valid, except for the two that exclude each other, and keys that are elsewhere.
     config.hops = None;
     assert!(Identity::new(&config).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Tokens: which are believed, and what they say.
+//! Tokens: which are accepted, and their claims.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn a_key_of_an_unknown_kind_does_not_hide_those_beside_it() {
     assert_eq!(user(&identity, tokens::ES256), some("alice"));
 }
 
-/// A world whose time passes only by being slept through, up to an end.
+/// A clock that advances only by sleeping, up to an end.
 #[derive(Default)]
 struct Slept(AtomicUsize);
 
@@ -176,7 +176,7 @@ impl Runtime for Slept {
     }
 }
 
-/// At which seconds keys were fetched within 1000, if after the first fetch bearers of unknown keys keep coming.
+/// The seconds, within 1000, at which keys are fetched if bearers of unknown keys keep coming after the first fetch.
 fn fetches(attacked: bool) -> Vec<usize> {
     let identity = Arc::new(identity("jwt: { jwks: 'https://issuer.example/keys' }"));
     let world = Arc::new(Slept::default());

@@ -1,4 +1,4 @@
-//! Who a request is.
+//! The identity of a request.
 
 mod ambiguous;
 mod config;
@@ -23,7 +23,7 @@ pub(crate) struct Ask {
     now: Timestamp,
 }
 
-/// `GET uri` from a stranger, at a time when the tokens hold.
+/// `GET uri` from an untrusted peer, at a time when the tokens are valid.
 pub(crate) fn get(uri: &str) -> Ask {
     Ask {
         method: Method::GET,
@@ -69,7 +69,7 @@ impl Ask {
         self.read_all(identity, name).remove(0)
     }
 
-    /// The same, if somebody vouched for it: not what stands for whoever cannot be known.
+    /// The same, if it is verified: not the substitute for an unreadable credential.
     pub(crate) fn vouched(&self, identity: &Identity, name: &str) -> Option<String> {
         self.read(identity, name).filter(|value| value != ambiguous::ANONYMOUS)
     }
@@ -81,7 +81,7 @@ impl Ask {
         attributes.readings().map(|reading| reading.get(name).map(value)).collect()
     }
 
-    /// Why it is refused, where its path goes on like this.
+    /// Why it is rejected, if its path is forwarded like this.
     pub(crate) fn refused(&self, identity: &Identity, goes_on: GoesOn) -> Problem {
         identity.attributes(&self.head(goes_on)).expect_err("it is refused")
     }

@@ -1,4 +1,4 @@
-//! What is read where nobody cheats.
+//! Requests of honest clients.
 
 use super::{get, identity, some};
 

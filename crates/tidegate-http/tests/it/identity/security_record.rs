@@ -1,6 +1,6 @@
-//! What went wrong elsewhere, one test for each: an advisory's number where it has one.
+//! Vulnerabilities of other projects, one test for each: by the advisory's number if it has one.
 //!
-//! What is not about who a client is, is tested where it lives:
+//! Those that are not about the identity of a client are tested elsewhere:
 //!
 //! - eviction that resets an over-limit counter (GHSA-2vgg-9h6w-m454): the memory store's
 //!   `a_caller_over_its_limit_is_not_freed_by_a_flood_of_others`
@@ -36,7 +36,7 @@ fn x_forwarded_for_spoof_ghsa_246p_cpwv_v3jq_a_stranger_cannot_choose_its_bucket
 
 #[test]
 fn x_forwarded_for_spoof_cve_2025_59152_rotating_the_header_makes_no_new_client_behind_a_proxy() {
-    // The proxy appends the address that it sees, in a line of its own as some do.
+    // The proxy appends the address that it sees, in a separate line as some do.
     let identity = identity("trusted_proxies: [10.0.0.1]");
     for forged in ["1.1.1.1", "2.2.2.2, 3.3.3.3", "10.0.0.1", "[::1]:80", ","] {
         let ask = get("/").from("10.0.0.1").with("x-forwarded-for", forged);
@@ -50,7 +50,7 @@ fn x_forwarded_for_spoof_with_hops_entries_beyond_them_do_not_count() {
     let identity = identity("hops: 2");
     let ask = |forwarded: &str| get("/").from("192.0.2.1").with("x-forwarded-for", forwarded);
     assert_eq!(ask("1.1.1.1, 198.51.100.7, 192.0.2.2").read(&identity, "ip"), some("198.51.100.7"));
-    // Whoever comes in by a shorter way is the furthest that a proxy saw.
+    // A client that bypasses a proxy counts as the furthest address that a proxy saw.
     assert_eq!(ask("198.51.100.7").read(&identity, "ip"), some("198.51.100.7"));
 }
 
