@@ -1,4 +1,4 @@
-//! Compiles a text and asks it, with as little ceremony as possible.
+//! Short helpers to compile a text and match requests.
 
 use tidegate_core::Timestamp;
 use tidegate_rules::{Descriptor, Format, MatchedLimits, Matches, RuleSet, Source};

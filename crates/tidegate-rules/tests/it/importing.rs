@@ -1,4 +1,4 @@
-//! Other services' files in our format: they compile, they decide alike, and what is lost is said.
+//! Other services' files in our format: they compile, decide alike, and losses are reported.
 
 use std::fs;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn files_that_the_other_service_refuses_are_refused() {
     assert!(import::limitador(&[Source::new("a.yaml", "limits: 5")]).is_err());
 }
 
-/// Levels with keys in the order of the alphabet, none twice on a path: what rules can say exactly.
+/// Levels with keys in alphabetical order, none twice on a path: what rules can express exactly.
 fn any_level(depth: u32) -> BoxedStrategy<Vec<Value>> {
     let key = ["k", "l", "m"][depth as usize];
     let below = if depth < 2 { any_level(depth + 1) } else { Just(Vec::new()).boxed() };
@@ -118,7 +118,7 @@ fn shuffled((mut level, seed): (Vec<Value>, u64)) -> Vec<Value> {
     level
 }
 
-/// Gives each limit a number of its own, so that it is known again.
+/// Gives each limit a unique number, to recognize it.
 fn numbered(level: &mut [Value], next: &mut u32) {
     for one in level {
         if one.get("rate_limit").is_some() {

@@ -1,4 +1,4 @@
-//! The matcher against one that looks at every rule in turn, on rule sets that nobody would write by hand.
+//! The matcher compared with one that tests every rule, on generated rule sets.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -88,7 +88,7 @@ fn holds(test: &Test, value: Option<&str>) -> bool {
     test.is.as_ref().is_none_or(is_one_of) && !test.not.as_ref().is_some_and(is_one_of)
 }
 
-/// Descriptor, rule, what it asks, key: what must be found, by looking at every rule.
+/// Descriptor, rule, limits, key: what must be found, by testing every rule.
 fn expected(rules: &[Rule], request: &[Vec<(usize, String)>]) -> Vec<(usize, usize, String, Vec<u8>)> {
     let mut found = Vec::new();
     for (number, descriptor) in request.iter().enumerate() {
