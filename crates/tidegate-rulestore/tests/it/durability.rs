@@ -12,7 +12,7 @@ use crate::world::{Database, on_both, publish, run, set};
 const URL: &str = "TIDEGATE_TEST_DATABASE";
 const DOMAINS: [&str; 5] = ["a", "b", "c", "d", "e"];
 const PUBLISHES: u64 = 100;
-/// How many publishes a child gets acknowledged before it is killed.
+/// The number of acknowledged publishes before a child is killed.
 const LIVES_FOR: u64 = 17;
 
 on_both!(a_hundred_publishes_with_kills_in_between_lose_none, |database| {
@@ -30,7 +30,7 @@ on_both!(a_hundred_publishes_with_kills_in_between_lose_none, |database| {
     println!("{kills} kills in {PUBLISHES} publishes");
 });
 
-/// Every document of a version says which version it is of.
+/// Every document of a version names its version.
 async fn assert_whole(store: &RuleStore, version: u64) {
     let text = version.to_string();
     let expected = set(&DOMAINS.map(|domain| (domain, text.as_str())));
@@ -38,7 +38,7 @@ async fn assert_whole(store: &RuleStore, version: u64) {
     assert!(store.version(version).await.unwrap().is_some());
 }
 
-/// Starts a child that publishes, kills it while it does, and returns the last version it was acknowledged.
+/// Starts a child that publishes, kills it meanwhile, and returns the last version that was acknowledged.
 fn killed_publisher(database: &Database) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());

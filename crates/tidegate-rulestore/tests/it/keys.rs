@@ -62,7 +62,7 @@ on_both!(what_has_ended_is_listed_no_more_and_can_be_deleted, |database| {
     let after = |us: u64| Timestamp::from_micros(NOW.as_micros() + us);
     let listed = async |at| store.overrides(&OverrideFilter::default(), at, 10).await.unwrap().1;
     assert_eq!(listed(after(10)).await, 1);
-    // A clock may be ahead by hours; whoever looks at one that is right still finds the ban.
+    // A clock may be hours ahead; a node with a correct one still finds the ban.
     let day_us = 24 * 3_600 * 1_000_000;
     assert_eq!(store.delete_ended_overrides(after(day_us)).await.unwrap(), 0);
     assert_eq!((listed(NOW).await, store.all_overrides(after(day_us)).await.unwrap().len()), (2, 2));
@@ -77,7 +77,7 @@ on_both!(changes_that_follow_what_was_lost_in_a_restore_are_not_taken_for_the_ne
     let kept = store.head().await.unwrap();
     store.add_override(ban("lost"), &ann(), NOW).await.unwrap();
     let lost = store.head().await.unwrap();
-    // A copy is put back that was made before the second change, and two other changes follow.
+    // A backup from before the second change is restored, and two other changes follow.
     database.raw("DELETE FROM override_changes WHERE revision = 2; UPDATE head SET overrides = 1").await;
     for user in ["2", "3"] {
         store.add_override(ban(user), &ann(), NOW).await.unwrap();

@@ -1,4 +1,4 @@
-//! The schema: made by whoever comes first, refused if newer.
+//! The schema: created by the first node, rejected if newer.
 
 use tidegate_rulestore::{Error, PublishError, SCHEMA_VERSION};
 
@@ -35,7 +35,7 @@ on_both!(a_newer_schema_is_refused_and_left_as_it_is, |database| {
         matches!(refused, Err(Error::NewerSchema { found, known: SCHEMA_VERSION }) if found == newer),
         "{refused:?}"
     );
-    // Nor does a node change it that ran before the newer release came.
+    // Nor does a node change it that was started before the newer release.
     let changed = publish(&store, 1, &set(&[("api", "two")]), "").await;
     assert!(matches!(changed, Err(PublishError::Store(Error::NewerSchema { .. }))), "{changed:?}");
     assert_eq!(store.head().await.unwrap().version, 1);
@@ -70,7 +70,7 @@ fn a_damaged_file_is_told_from_a_database_that_does_not_answer() {
 on_both!(a_publish_that_the_disk_has_no_room_for_changes_nothing, |database| {
     let store = database.store().await;
     publish(&store, 0, &set(&[("api", "one")]), "").await.unwrap();
-    // The audit log is written last: as a disk that is full by then, without one.
+    // The audit log is written last: like a disk that is full by then, the table is missing.
     database.raw("ALTER TABLE audit RENAME TO audit_elsewhere").await;
     let refused = publish(&store, 1, &set(&[("api", "two")]), "").await;
     assert!(refused.is_err());

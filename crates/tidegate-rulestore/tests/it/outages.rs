@@ -1,4 +1,4 @@
-//! A database that is away, at the start and during work.
+//! A database that is unavailable, at startup and during work.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tidegate_testkit::{Fault, FaultProxy, Postgres};
 
 use crate::world::{Database, publish, run, set};
 
-/// Long enough for what a database answers, on a busy machine.
+/// Long enough for a database's answer, on a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
 
 #[test]
@@ -24,7 +24,7 @@ fn a_server_that_dies_and_comes_back_has_everything_that_was_acknowledged() {
         let away = publish(&store, 1, &set(&[("api", "two")]), "").await;
         assert!(matches!(away, Err(PublishError::Store(Error::Unavailable { .. }))), "{away:?}");
         server.start_again();
-        // The first question may find a connection that died with the server.
+        // The first query may find a connection that died with the server.
         let mut head = store.head().await;
         for _ in 0..5 {
             if head.is_err() {
@@ -116,7 +116,7 @@ fn behind_a_proxy() -> (FaultProxy, String, String) {
     (proxy, url, direct)
 }
 
-/// A store that waits for a short time only, and a connection that sees what its server does.
+/// A store with a short timeout, and a connection that observes its server.
 async fn impatient(url: &str, direct: &str) -> (RuleStore, sqlx::PgConnection) {
     let store = RuleStore::open(&url.parse().unwrap()).unwrap().answering_within(SHORT);
     store.migrate().await.unwrap();
@@ -178,7 +178,7 @@ fn a_publish_whose_last_answer_is_lost_is_whole_and_who_asks_again_is_told() {
     let (proxy, url, direct) = behind_a_proxy();
     run(async {
         let (store, mut watcher) = impatient(&url, &direct).await;
-        // The server takes its time to commit.
+        // The server takes long to commit.
         let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS \
             'BEGIN PERFORM pg_sleep(1); RETURN NULL; END'; CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON versions \
             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()";
@@ -192,7 +192,7 @@ fn a_publish_whose_last_answer_is_lost_is_whole_and_who_asks_again_is_told() {
             assert!(matches!(late, Err(PublishError::Store(Error::InDoubt { .. }))), "{late:?}");
             proxy.set(Fault::None);
             proxy.cut();
-            // The other is waited for: it holds the row that says what is in force.
+            // Wait for the other: it holds the row of the current state.
             let again = publish(&store, on, &set(&[("api", "text")]), "").await;
             assert!(matches!(again, Err(PublishError::Conflict { .. })), "{again:?}");
             assert_eq!(store.documents(on + 1).await.unwrap(), set(&[("api", "text")]));

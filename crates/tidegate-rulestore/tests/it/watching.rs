@@ -1,4 +1,4 @@
-//! Who watches hears of a change: at once, or within the poll where notifications are lost.
+//! A watcher notices a change: at once, or within the poll interval if notifications are lost.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn another_node_on_postgres_is_notified() {
     run(async {
         let (here, there) = (database.store().await, database.store().await);
         let mut watch = there.watch().polling_every(NEVER);
-        // The first answer says that it listens.
+        // The first answer shows that it listens.
         assert_eq!(watch.next().await.unwrap().version, 0);
         publish(&here, 0, &set(&[("api", "one")]), "").await.unwrap();
         let heard = tokio::time::timeout(AT_ONCE, watch.next()).await.expect("a notification");
@@ -50,7 +50,7 @@ fn a_notification_that_was_lost_is_made_up_for_by_the_poll() {
         let there = RuleStore::open(&url.parse().unwrap()).unwrap();
         let mut watch = there.watch().polling_every(Duration::from_millis(50));
         assert_eq!(watch.next().await.unwrap().version, 0);
-        // Nothing gets through, the notification included; what is asked meanwhile fails.
+        // Nothing gets through, not even the notification; queries meanwhile fail.
         proxy.set(Fault::Refuse);
         publish(&here, 0, &set(&[("api", "one")]), "").await.unwrap();
         assert!(watch.next().await.is_err());

@@ -1,4 +1,4 @@
-//! A database of each kind, and short ways to use one.
+//! A database of each kind, and short helpers.
 
 use std::future::Future;
 
@@ -33,7 +33,7 @@ impl Database {
         store
     }
 
-    /// Runs a statement behind the store's back.
+    /// Runs a statement bypassing the store.
     pub(crate) async fn raw(&self, statement: &'static str) {
         let url = match self.url.strip_prefix("sqlite:") {
             Some(path) => format!("sqlite://{path}"),
@@ -44,7 +44,7 @@ impl Database {
         pool.close().await;
     }
 
-    /// The same before it was asked anything.
+    /// The same before its first query.
     pub(crate) fn closed_store(&self) -> RuleStore {
         RuleStore::open(&self.url.parse().unwrap()).unwrap()
     }
