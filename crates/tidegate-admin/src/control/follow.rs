@@ -28,7 +28,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// The wait before an unreadable published set is fetched again: a publisher may rewrite it for this release.
 const READ_AGAIN: Duration = Duration::from_secs(5);
-/// The most versions kept in the database.
+/// The most versions and audit entries kept in the database.
 const MOST_VERSIONS: u64 = 10_000;
 const MOST_AUDIT_ENTRIES: u64 = 100_000;
 

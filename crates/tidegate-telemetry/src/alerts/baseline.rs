@@ -108,7 +108,7 @@ impl Baseline {
         deviations.min_by(|one, other| one.score.abs().total_cmp(&other.score.abs()))
     }
 
-    /// The deviations of `value` from all levels in this minute: recent, at this hour of days, of weeks; the smallest first.
+    /// The deviations of `value` from all levels in this minute: recent, at this hour of days, of weeks; the lowest level first.
     /// Empty while too little is known.
     #[must_use]
     pub fn deviations(&self, minute: u64, value: f64, noise: impl Fn(f64) -> f64) -> Vec<Deviation> {

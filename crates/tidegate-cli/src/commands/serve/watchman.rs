@@ -23,7 +23,7 @@ use crate::settings::telemetry::AlertSettings;
 
 /// How often to look for problems.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long a node holds the duty to send, and how long the lease record lives.
+/// How long a node holds the duty to send notices, and the record of it.
 const LEASE: Micros = Micros::from_secs(15);
 const LEASE_NAME: &[u8] = b"alerts: whose duty";
 /// The record of reported alerts, written by the sending node.
