@@ -37,7 +37,7 @@ struct StepInput<'a> {
     now: Timestamp,
     last_step: Option<Timestamp>,
     demand: Option<&'a LimitDemand>,
-    /// A node that did not report its demand.
+    /// A node that did not answer: its demand, or its alerts, are unknown.
     missing: Option<&'a str>,
     /// The active alert, if any.
     alert: Option<&'a str>,
@@ -59,7 +59,7 @@ fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
         return Err(format!("the last step was less than {every} ago"));
     }
     if let Some(node) = known.missing {
-        return Err(format!("the node {node} did not report its demand"));
+        return Err(format!("the node {node} did not answer"));
     }
     let demand = known.demand.ok_or("no caller was seen")?;
     if known.now.since(Timestamp::from_micros(demand.since_us)) < every {

@@ -18,8 +18,8 @@ const LATELY_KEPT_FOR: u64 = 120;
 /// Consecutive minutes that must be unusual.
 const IN_A_ROW: u32 = 2;
 /// Spreads below the lowest usual level, and below every usual level, at which a rule's traffic counts as dropped. If one
-/// minute in five is empty, an empty one is nearer than this. Lower than for a spike: nothing is below zero, and in the morning and evening the spread
-/// of the recent level is wide.
+/// minute in five is empty, an empty one is nearer than this. Lower than for a spike: nothing is below zero, and in the
+/// morning and evening the spread of the recent level is wide.
 const DROP_SPREADS: f64 = 2.0;
 const DROP_SPREADS_OF_ALL: f64 = 0.7;
 /// The most callers remembered per rule, and for how many minutes after they were last among its top callers.
