@@ -198,7 +198,9 @@ impl NodeNote {
             NodeNote {
                 name: text("name"),
                 release: text("release"),
-                error: Some("its heartbeat is in the format of another release".to_owned()),
+                error: Some(
+                    "its heartbeat cannot be read: it is in the format of another release".to_owned(),
+                ),
                 format: fields["format"]
                     .as_u64()
                     .and_then(|format| format.try_into().ok())

@@ -117,7 +117,7 @@ fn a_node_whose_note_cannot_be_read_is_shown_all_the_same() {
     let notes = node.notes();
     let shown = notes.iter().find(|note| note["name"] == "later").expect("it is shown");
     assert_eq!((&shown["release"], &shown["format"]), (&json!("9.0.0"), &json!(3)));
-    assert!(shown["error"].as_str().unwrap().contains("cannot read"), "{shown}");
+    assert!(shown["error"].as_str().unwrap().contains("cannot be read"), "{shown}");
 }
 
 #[test]
