@@ -368,7 +368,8 @@ impl Generation {
         let used = asked.quota.saturating_sub(asked.remaining);
         if !sampled(asked.caller, self.halvings) {
             // Only its place counts; refusals beyond the limit are tracked only for sampled callers.
-            self.places.add(if asked.refused { used.saturating_add(asked.hits) } else { used }, asked.n);
+            let refused = if asked.refused { asked.hits.max(1) } else { 0 };
+            self.places.add(used.saturating_add(refused), asked.n);
             return;
         }
         while self.callers.len() >= MOST_CALLERS && !self.callers.contains_key(&asked.caller) {

@@ -56,13 +56,14 @@ impl Sink {
 
     /// Waits until the lines so far are written, for at most `within`.
     pub(crate) fn flush(&self, within: Duration) -> bool {
-        let (done, is_done) = sync_channel(1);
-        for _ in 0..within.as_millis() / FOR_ROOM.as_millis() {
+        let (mut left, (done, is_done)) = (within, sync_channel(1));
+        while !left.is_zero() {
             match self.lines.try_send(Wanted::Flush(done.clone())) {
-                Ok(()) => return is_done.recv_timeout(within).is_ok(),
+                Ok(()) => return is_done.recv_timeout(left).is_ok(),
                 Err(TrySendError::Full(_)) => thread::park_timeout(FOR_ROOM),
                 Err(TrySendError::Disconnected(_)) => return false,
             }
+            left = left.saturating_sub(FOR_ROOM);
         }
         false
     }

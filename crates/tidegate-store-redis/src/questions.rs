@@ -84,16 +84,16 @@ impl RedisStore {
         }
     }
 
-    /// The number of answers so far.
+    /// Who has answered so far.
     ///
     /// # Errors
     /// When Redis does not answer.
-    pub async fn answered(&self, id: u64) -> Result<usize, StoreError> {
+    pub async fn answered(&self, id: u64) -> Result<Vec<Vec<u8>>, StoreError> {
         let mut command = Cmd::new();
-        command.arg("HLEN").arg(self.inner.answers_key(id));
+        command.arg("HKEYS").arg(self.inner.answers_key(id));
         match self.inner.ask(&command, None).await? {
-            Value::Int(answers) => Ok(usize::try_from(answers).unwrap_or(0)),
-            _ => Err(nonsense("a number")),
+            Value::Array(senders) => Ok(senders.iter().map(bytes).collect()),
+            _ => Err(nonsense("a list")),
         }
     }
 
@@ -105,13 +105,8 @@ impl RedisStore {
     /// When Redis does not answer.
     pub async fn answers(&self, id: u64) -> Result<Vec<(Vec<u8>, Result<Vec<u8>, StoreError>)>, StoreError> {
         let key = self.inner.answers_key(id);
-        let mut command = Cmd::new();
-        command.arg("HKEYS").arg(&key);
-        let Value::Array(senders) = self.inner.ask(&command, None).await? else {
-            return Err(nonsense("a list"));
-        };
         let mut answers = Vec::new();
-        for sender in senders.iter().map(bytes) {
+        for sender in self.answered(id).await? {
             let mut command = Cmd::new();
             command.arg("HGET").arg(&key).arg(&sender);
             let answer = self.inner.ask(&command, None).await;

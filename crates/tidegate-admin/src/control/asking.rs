@@ -133,7 +133,7 @@ impl Control {
         if let Err(error) = self.fleet.ask(&FleetQuestion { id, text }).await {
             return unknown(error.to_string());
         }
-        self.wait_for(id, others.len()).await;
+        self.wait_for(id, &others).await;
         let answers = self.fleet.answers(id).await;
         let _ = self.fleet.forget(id).await;
         let answers = match answers {
@@ -189,12 +189,13 @@ impl Control {
         JoinedDemand { limits: join_demands(parts), nodes, missing: gathered.missing }
     }
 
-    /// Waits until `count` nodes have answered, or the time is up.
-    async fn wait_for(&self, id: u64, count: usize) {
+    /// Waits until all of `others` have answered, or the time is up. A node that joined since may answer too.
+    async fn wait_for(&self, id: u64, others: &BTreeMap<String, String>) {
         let until = Instant::now() + ANSWERED_WITHIN;
         while Instant::now() < until {
             sleep(LOOK_EVERY).await;
-            if self.fleet.answered(id).await.is_ok_and(|answered| answered >= count) {
+            let Ok(answered) = self.fleet.answered(id).await else { continue };
+            if others.keys().all(|other| answered.contains(other)) {
                 return;
             }
         }

@@ -330,8 +330,8 @@ pub trait Fleet: Send + Sync + 'static {
     /// Answers a question, in at most [`MOST_ANSWER_BYTES`](super::MOST_ANSWER_BYTES).
     fn answer<'a>(&'a self, id: u64, from: &'a str, answer: &'a [u8]) -> NoteFuture<'a, ()>;
 
-    /// The number of answers so far.
-    fn answered(&self, id: u64) -> NoteFuture<'_, usize>;
+    /// Who has answered so far.
+    fn answered(&self, id: u64) -> NoteFuture<'_, Vec<String>>;
 
     /// The answers so far.
     fn answers(&self, id: u64) -> NoteFuture<'_, Vec<FleetAnswer>>;
@@ -411,8 +411,8 @@ impl Fleet for Alone {
         Box::pin(async { Ok(()) })
     }
 
-    fn answered(&self, _: u64) -> NoteFuture<'_, usize> {
-        Box::pin(async { Ok(0) })
+    fn answered(&self, _: u64) -> NoteFuture<'_, Vec<String>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn answers(&self, _: u64) -> NoteFuture<'_, Vec<FleetAnswer>> {

@@ -233,16 +233,13 @@ impl Courier {
             return self.done(&body);
         };
         self.stats.failed_tries.fetch_add(1, Ordering::Relaxed);
-        if body.tries == 1 {
-            tracing::warn!(id = body.id, %error, "the webhook did not accept an alert");
-        }
         if !error.is_worth_a_retry() || body.tries == MOST_TRIES {
             self.stats.dropped.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(
-                id = body.id,
-                "an alert was not delivered, giving up: the webhook never accepted it"
-            );
+            tracing::error!(id = body.id, tries = body.tries, %error, "an alert was not delivered, giving up");
             return self.done(&body);
+        }
+        if body.tries == 1 {
+            tracing::warn!(id = body.id, %error, "the webhook did not accept an alert, trying again");
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << (body.tries - 1)).min(LONGEST_PAUSE);
         body.due = Instant::now() + pause;

@@ -198,8 +198,11 @@ impl Fleet for RedisFleet {
         })
     }
 
-    fn answered(&self, id: u64) -> NoteFuture<'_, usize> {
-        Box::pin(async move { self.store.answered(id).await.map_err(failed) })
+    fn answered(&self, id: u64) -> NoteFuture<'_, Vec<String>> {
+        Box::pin(async move {
+            let senders = self.store.answered(id).await.map_err(failed)?;
+            Ok(senders.iter().map(|from| String::from_utf8_lossy(from).into_owned()).collect())
+        })
     }
 
     fn answers(&self, id: u64) -> NoteFuture<'_, Vec<FleetAnswer>> {
