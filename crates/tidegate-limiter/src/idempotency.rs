@@ -12,7 +12,7 @@ use tidegate_core::append_part;
 use tidegate_store::{Clock, Record, RefundId, StoreError};
 
 use crate::limiter::Limiter;
-use crate::remote::{ANSWERED, Fingerprint, KEPT, RecordState, Unwritten, read_record};
+use crate::remote::{ANSWERED, Fingerprint, KEPT, NameInFlight, RecordState, Unwritten, read_record};
 
 /// The name a caller gave its request, and a fingerprint of all it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,7 @@ pub struct FirstTime<'l> {
     claimed: bool,
     /// Whether the store confirmed the claim.
     is_certain: bool,
+    _in_flight: NameInFlight,
 }
 
 impl Limiter {
@@ -105,24 +106,21 @@ impl Limiter {
                 _ => Err(ClaimError::UsedForAnother),
             };
         }
+        let in_flight = self.request_names.begin(name, request.fingerprint);
+        let in_flight = in_flight.map_err(|other| match other == request.fingerprint {
+            true => ClaimError::UnderWay,
+            false => ClaimError::UsedForAnother,
+        })?;
         let claim = self.request_names.new_claim(request.fingerprint);
         let put = self.put_record(name, claim.clone()).await;
-        let certain = |claim| {
-            Ok(Claim::First(FirstTime { limiter: self, name, claim, claimed: true, is_certain: true }))
+        let first = |claim, claimed, is_certain| {
+            let limiter = self;
+            Ok(Claim::First(FirstTime { limiter, name, claim, claimed, is_certain, _in_flight: in_flight }))
         };
         let known = match put {
-            Ok(None) => return certain(claim),
+            Ok(None) => return first(claim, true, true),
             Ok(Some(known)) => known,
-            Err(error) => {
-                let claimed = !error.is_certainly_not_applied();
-                return Ok(Claim::First(FirstTime {
-                    limiter: self,
-                    name,
-                    claim,
-                    claimed,
-                    is_certain: false,
-                }));
-            }
+            Err(error) => return first(claim, !error.is_certainly_not_applied(), false),
         };
         match read_record(&known) {
             Some((fingerprint, _)) if fingerprint != request.fingerprint => Err(ClaimError::UsedForAnother),
@@ -132,7 +130,7 @@ impl Limiter {
                 let until = self.clock.now() + KEPT;
                 let change = Unwritten { name: request.name, from: known, to: Some(claim.clone()), until };
                 match self.replace_record(change).await {
-                    Ok(true) => certain(claim),
+                    Ok(true) => first(claim, true, true),
                     Ok(false) | Err(_) => Err(ClaimError::UnderWay),
                 }
             }

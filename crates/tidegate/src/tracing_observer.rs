@@ -54,7 +54,11 @@ impl Observer for TracingObserver {
 
     fn overloaded(&self, why: Overload, requests: usize) {
         if !self.overloaded.swap(true, Ordering::Relaxed) {
-            tracing::warn!(why = why.name(), requests, "the store is overloaded and does not answer in time");
+            tracing::warn!(
+                why = why.name(),
+                requests,
+                "the store is overloaded: requests do not get their answers in time"
+            );
         }
     }
 

@@ -144,3 +144,32 @@ fn a_queue_that_is_full_turns_away_at_once_and_opens_no_breaker() {
     assert_eq!(overloads(&node, "queue_full"), turned_away as f64);
     assert_not_a_failure(&node);
 }
+
+/// The charge may meet a Redis that stands still, and that discards it when it goes on: debts are paid every half second, so
+/// stalls begin at several moments of that.
+#[test]
+fn what_an_open_rule_admits_in_overload_is_charged_though_the_stall_lasts() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), "200ms", FIVE);
+    for number in 0..5 {
+        let user = format!("u{number}");
+        let of_open = [("policy", "open"), ("user", user.as_str())];
+        check(&mut node.client(), &of_open, 0);
+        pass(Duration::from_millis(100 * number));
+        redis.pause();
+        let admitted = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| check(&mut node.client(), &of_open, 1));
+            pass(Duration::from_millis(1_200));
+            redis.resume();
+            asking.join().unwrap()
+        });
+        tell!("{user}: {admitted:?}");
+        assert!(admitted.allowed, "{user}");
+        if admitted.source == "overload_open" {
+            eventually("it is charged", PATIENCE, || {
+                let seen = check(&mut node.client(), &of_open, 0);
+                seen.is_exact() && seen.remaining == 4
+            });
+        }
+    }
+}

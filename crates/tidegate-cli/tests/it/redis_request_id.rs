@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate_testkit::resp::{Client, Value};
-use tidegate_testkit::{Redis, http, poll};
+use tidegate_testkit::{Redis, eventually, http, poll};
 
 use crate::redis_world::{Node, PATIENCE, PATIENT, left, pass};
 
@@ -26,6 +26,31 @@ fn ask_and_give_up(http: SocketAddr, body: &str) {
     client.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
     // It must have reached the server, and what that asks must have reached Redis.
     pass(Duration::from_millis(300));
+}
+
+/// Promise 14, where Redis cannot tell that a try is under way.
+#[test]
+fn request_id_tries_that_overlap_while_redis_stands_still_are_charged_once() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), "700ms", &PER_USER.replace("closed", "open"));
+    for user in ["a", "b"] {
+        assert_eq!(left(&mut node.client(), user), 1_000);
+        redis.pause();
+        // Each begins before the one before it has given up on Redis.
+        (0..3).for_each(|_| ask_and_give_up(node.http, &named(user, user)));
+        // And none of them hears from it in time.
+        pass(Duration::from_millis(800));
+        redis.resume();
+        let retried = poll(PATIENCE, || {
+            let answer = http::post_json(node.http, "/v1/check", &named(user, user));
+            (answer.status != 409).then_some(answer)
+        });
+        assert_eq!(retried.map(|answer| answer.status), Some(200), "{user}");
+        eventually("it is charged", PATIENCE, || left(&mut node.client(), user) < 1_000);
+        // What else is owed would be charged within a second.
+        pass(Duration::from_millis(1_500));
+        assert_eq!(left(&mut node.client(), user), 999, "{user}");
+    }
 }
 
 /// Every key of Redis.

@@ -107,6 +107,22 @@ impl Ledger {
         }
     }
 
+    /// Restores a debt that was settled, but not paid after all.
+    pub(crate) fn owe_again(&self, hash: CellHash, debt: Debt) {
+        let mut debts = self.debts.lock();
+        let full = debts.len() >= self.most;
+        match debts.entry(hash) {
+            Entry::Occupied(mut known) => {
+                known.get_mut().hits = known.get().hits.saturating_add(debt.hits);
+            }
+            Entry::Vacant(_) if full => drop(self.forgiven.fetch_add(debt.hits, Ordering::Relaxed)),
+            Entry::Vacant(place) => {
+                self.shares.fetch_add(usize::from(debt.portion == Portion::Share), Ordering::Relaxed);
+                place.insert(debt);
+            }
+        }
+    }
+
     /// Whether an account of a share is open. Takes no lock.
     pub(crate) fn owes_shares(&self) -> bool {
         self.shares.load(Ordering::Relaxed) > 0

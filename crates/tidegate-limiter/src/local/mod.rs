@@ -246,7 +246,12 @@ impl LocalCells {
         let spend = under(held.own.spend, held.share.as_ref());
         let (cell, limit) = (spend.cell, spend.touch.limit);
         match spend.touch.ask.lease {
-            Some(id) if limit.takes_lease() => drop(self.release(LeaseRef { cell, limit, id })),
+            Some(id) if limit.takes_lease() => {
+                let lease = LeaseRef { cell, limit, id };
+                self.release(lease);
+                // Nobody holds it, so the store must never learn of it.
+                self.lent.end(&lease);
+            }
             // Such a limit counts refused requests, and this one is refused.
             _ if limit.counts_refused() => {}
             _ => self.refund(spend, spend.touch.ask.hits, Micros::ZERO),
@@ -315,4 +320,37 @@ fn at_once<T>(reply: Reply<'_, T>) -> T {
 /// A charge, now, of `hits` to the cell of `spend`.
 pub(crate) fn charge_now(spend: Spend<'_>, hits: u64) -> CellCharge<'_> {
     CellCharge { cell: spend.cell, limit: spend.touch.limit, charge: Charge::now(Hits::new(hits)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::Arc;
+
+    use tidegate_core::{Concurrency, LeaseId, RefusedHits, Scope};
+    use tidegate_store::{CellKey, ManualClock};
+
+    use super::*;
+    use crate::cell_hash::CellHasher;
+
+    #[test]
+    fn a_lease_that_is_given_back_because_the_store_refuses_is_never_handed_over() {
+        let clock = NodeClock(Arc::new(ManualClock::at(Timestamp::from_micros(1))));
+        let local = LocalCells::new(MemoryConfig::new(), 10, Fleet::new(1, None), clock);
+        let limit = Concurrency::new(10, Micros::from_secs(60), RefusedHits::Forget).unwrap();
+        let (limit, scope) = (Limit::Concurrency(limit), Scope::new(&[b"a"]));
+        let cell = CellKey { scope: &scope, key: b"k", tag: b"k" };
+        let ask = Ask { lease: Some(LeaseId(NonZeroU64::MIN)), ..Ask::hits(1) };
+        let spend = Spend { cell, touch: Touch { limit: &limit, ask, stance: Stance::Enforced } };
+        let reason = LocalReason::StoreUnavailable { last_seen: None, portion: Portion::Share };
+        let own = LocalSpend { place: 0, spend, hash: CellHasher::new([1, 2]).cell(&cell), reason };
+
+        let held = local.hold(&[own]);
+        assert_eq!((held.passes(), local.lent.unknown()), (true, 1));
+        held.undo(|_, _| {});
+        assert_eq!(local.lent.unknown(), 0);
+
+        local.hold(&[own]).keep();
+        assert_eq!(local.lent.unknown(), 1, "one that is kept is handed over");
+    }
 }

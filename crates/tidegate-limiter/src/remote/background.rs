@@ -77,7 +77,7 @@ impl Remote {
     }
 
     /// Sends a heartbeat, and learns the number of live limiters.
-    async fn beat(&self) {
+    async fn beat(self: &Arc<Self>) {
         let sent = self.clock.now();
         self.local.fleet.joined.store(true, Ordering::Relaxed);
         let heartbeat = self.store.heartbeat(self.local.fleet.member, MEMBER_TTL).answer();
@@ -126,7 +126,7 @@ impl Remote {
     }
 
     /// A heartbeat failed without naming the failed nodes: without requests, nothing else would detect them.
-    async fn probe_what_seems_well(&self) {
+    async fn probe_what_seems_well(self: &Arc<Self>) {
         for node in 0..self.store.nodes() {
             if self.breakers.state(node) == BreakerState::Closed {
                 self.probe(node).await;
@@ -135,7 +135,7 @@ impl Remote {
     }
 
     /// Probes every node whose breaker is not closed.
-    pub(super) async fn probe_what_is_away(&self) {
+    pub(super) async fn probe_what_is_away(self: &Arc<Self>) {
         let away: Nodes = self.breakers.not_closed().collect();
         for node in away {
             self.probe(node).await;
@@ -143,7 +143,7 @@ impl Remote {
     }
 
     /// Probes a node, and reports the result to its breaker.
-    async fn probe(&self, node: usize) {
+    async fn probe(self: &Arc<Self>, node: usize) {
         let sent = self.clock.now();
         let answer = self.attend(self.timeout, self.store.probe(node).answer()).await;
         let now = self.clock.now();

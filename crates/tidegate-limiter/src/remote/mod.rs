@@ -24,7 +24,7 @@ pub use late::LATE_CALLS_HEARD_FOR;
 pub(crate) use orphans::{Kept, Orphans, TakenLeases};
 pub use queue::QueueBounds;
 pub(crate) use request_names::{
-    ANSWERED, Fingerprint, KEPT, RecordState, RequestNames, Unwritten, read_record,
+    ANSWERED, Fingerprint, KEPT, NameInFlight, RecordState, RequestNames, Unwritten, read_record,
 };
 
 use std::pin::pin;

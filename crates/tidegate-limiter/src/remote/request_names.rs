@@ -1,5 +1,6 @@
 //! The records of named requests: what is still to be written to the store, and the answers that this node repeats itself.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -30,8 +31,22 @@ pub(crate) struct RequestNames {
     next: AtomicU64,
     unwritten: Mutex<VecDeque<Unwritten>>,
     kept_here: Mutex<KeptHere>,
+    /// The named requests that this node is deciding.
+    in_flight: Mutex<HashMap<[u8; 32], Fingerprint>>,
     /// Records dropped for lack of room.
     lost: AtomicU64,
+}
+
+/// A named request that this node is deciding.
+pub(crate) struct NameInFlight {
+    names: Arc<RequestNames>,
+    name: [u8; 32],
+}
+
+impl Drop for NameInFlight {
+    fn drop(&mut self) {
+        self.names.in_flight.lock().remove(&self.name);
+    }
 }
 
 /// The answers that this node gave within the last minute, by name: it repeats them also while the store does not answer.
@@ -55,8 +70,24 @@ pub(crate) struct Unwritten {
 impl RequestNames {
     pub(crate) fn new() -> Self {
         let (next, lost) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (unwritten, kept_here) = (Mutex::default(), Mutex::default());
-        RequestNames { random: RandomState::new(), next, unwritten, kept_here, lost }
+        let (unwritten, kept_here, in_flight) = (Mutex::default(), Mutex::default(), Mutex::default());
+        RequestNames { random: RandomState::new(), next, unwritten, kept_here, in_flight, lost }
+    }
+
+    /// Marks a named request as being decided here, until the mark is dropped. If one with this name is already, its
+    /// fingerprint: a store that does not answer cannot tell the two apart.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        name: [u8; 32],
+        fingerprint: Fingerprint,
+    ) -> Result<NameInFlight, Fingerprint> {
+        match self.in_flight.lock().entry(name) {
+            Entry::Occupied(known) => Err(*known.get()),
+            Entry::Vacant(place) => {
+                place.insert(fingerprint);
+                Ok(NameInFlight { names: Arc::clone(self), name })
+            }
+        }
     }
 
     /// A record that no other claim equals.

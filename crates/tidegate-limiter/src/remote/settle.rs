@@ -65,7 +65,7 @@ impl Remote {
     }
 
     /// Settles with `node`; false if anything remains owed.
-    pub(super) async fn settle_with(&self, node: usize) -> bool {
+    pub(super) async fn settle_with(self: &Arc<Self>, node: usize) -> bool {
         let Some(_turn) = self.local.settling.turn() else { return false };
         // What calls of unknown fate have taken is released first: it may block the leases that are held.
         self.pay_debts_to(node).await
@@ -95,7 +95,7 @@ impl Remote {
 
     /// Charges `node` with what was spent here while it was unavailable: once, and only what still counts. Node by node: if
     /// one of several fails, it would be unknown which of the rest were charged.
-    async fn pay_debts_to(&self, node: usize) -> bool {
+    async fn pay_debts_to(self: &Arc<Self>, node: usize) -> bool {
         let local = &self.local;
         // Bounded, because concurrent spends create new debts.
         for _ in 0..local.ledger.len().div_ceil(LARGEST_BATCH) {
@@ -111,10 +111,7 @@ impl Remote {
             let (cells, hits) = (charges.len(), charges.iter().map(|charge| charge.charge.hits.get()).sum());
             let paid = match cells {
                 0 => Ok(()),
-                _ => {
-                    let charges: Vec<CellCharge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
-                    self.told(StoreCall::Charge, node, self.store.charge(&charges).answer()).await.map(drop)
-                }
+                _ => self.charge_debts(node, charges, due.clone()).await,
             };
             if paid.as_ref().is_err_and(StoreError::is_certainly_not_applied) {
                 // It is still owed.
@@ -125,6 +122,33 @@ impl Remote {
             self.observer.debts_paid(cells, hits, paid.as_ref().err());
         }
         true
+    }
+
+    /// Charges `node` within the deadline. If its answer comes later, and says that it did not begin with it, `debts` are owed
+    /// again: a paused store discards what it finds after half a second.
+    async fn charge_debts(
+        self: &Arc<Self>,
+        node: usize,
+        charges: Vec<OwnedCharge>,
+        debts: Vec<(CellHash, Debt)>,
+    ) -> Result<(), StoreError> {
+        let (store, sent) = (self.store(), self.clock.now());
+        let mut call = Box::pin(async move {
+            let charges: Vec<CellCharge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
+            store.charge(&charges).answer().await
+        });
+        let answer = self.attend(self.timeout, call.as_mut()).await;
+        self.observer.store_called(StoreCall::Charge, self.clock.now().since(sent));
+        if let Some(answer) = answer {
+            return answer.map(drop);
+        }
+        let remote = self.clone();
+        self.spawn(Box::pin(async move {
+            if call.await.is_err_and(|error| error.is_certainly_not_applied()) {
+                debts.into_iter().for_each(|(hash, debt)| remote.local.ledger.owe_again(hash, debt));
+            }
+        }));
+        Err(self.timed_out(&[node], self.timeout))
     }
 
     /// What is still to be charged of a debt: not what has already left its window.

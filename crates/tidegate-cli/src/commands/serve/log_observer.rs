@@ -67,7 +67,7 @@ impl LogObserver {
         match (requests > 0, self.overload_is_known.swap(requests > 0, Ordering::Relaxed)) {
             (true, false) => tracing::warn!(
                 requests,
-                "the store is overloaded and does not answer in time: rules decide by their failure policy, from what this node remembers"
+                "the store is overloaded: requests do not get their answers in time, and rules decide by their failure policy, from what this node remembers"
             ),
             (false, true) => tracing::info!("the store answers in time again"),
             _ => {}
