@@ -2,7 +2,9 @@
 
 use tidegate_core::Micros;
 use tidegate_store::Store;
-use tidegate_store_redis::{Published, PublishedRevision, RedisConfig, RedisStore, TlsFiles};
+use tidegate_store_redis::{
+    Answered, FleetQuestion, Published, PublishedRevision, RedisConfig, RedisStore, TlsFiles,
+};
 use tidegate_testkit::Redis;
 
 use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
@@ -10,7 +12,8 @@ use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
 /// What a user must be allowed, as the guide for operators lists it.
 const RIGHTS: &str = "~tidegate:* +evalsha +script|load +unlink +ping +info +time +get +mget +set +del +exists \
     +strlen +getrange +setrange +append +expireat +pexpire +zadd +zcard +zcount +zrange +zrangebyscore +zrem \
-    +zremrangebyscore +zscore +hset +hget +hmget +hgetall +hdel";
+    +zremrangebyscore +zscore +dbsize +randomkey +hset +hget +hmget +hgetall +hdel +hexists \
+    +hlen +hkeys";
 
 #[tokio::test]
 async fn a_connection_is_encrypted_where_the_url_says_so() {
@@ -83,6 +86,11 @@ async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
         Published { changes: b"some".to_vec(), format: 2, ..published }
     );
     assert_eq!(store.published_changes().await.unwrap(), (b"some".to_vec(), 2));
+    assert!(store.put_question(&FleetQuestion { id: 7, text: b"who?".to_vec() }).await.unwrap());
+    assert_eq!(store.answer_question(7, b"a", b"I").await.unwrap(), Answered::Kept);
+    assert_eq!(store.answers(7).await.unwrap()[0].1.as_ref().unwrap(), b"I");
+    store.forget_question(7).await.unwrap();
+    assert!(store.estimate_keys().await.unwrap().iter().sum::<u64>() > 0);
 }
 
 #[tokio::test]
