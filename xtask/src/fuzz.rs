@@ -13,7 +13,7 @@ use crate::tools;
 const CARGO_FUZZ: &str = "0.13.2";
 
 /// Seconds per target in the tests: enough to notice a target that no longer builds or falls over at once.
-const BOUNDED_SECONDS: u64 = 15;
+const BOUNDED_SECONDS: u64 = 8;
 /// Seconds for all targets together in the tests, however many there are.
 const BOUNDED_TOTAL: u64 = 180;
 /// Seconds per target when asked for without a number.
