@@ -58,6 +58,14 @@ impl Admitted {
             self.before_a_refusal.get_or_insert(self.all);
         }
     }
+
+    /// The nodes decided, nobody was refused below the limit of 600, and all of it stays within the bound.
+    fn assert_within_the_bound(&self, how: &str) {
+        tell!("{how}: {self:?}");
+        assert!(self.by_a_node > 0, "the nodes decide: {self:?}");
+        assert!(self.before_a_refusal.is_some_and(|passed| passed >= 600), "{self:?}");
+        assert!(self.all < BOUND, "{self:?}");
+    }
 }
 
 /// A log, so that the bound holds for any minute, whenever the test begins.
@@ -89,10 +97,7 @@ fn an_approximate_limit_that_is_asked_evenly_refuses_nobody_below_it_and_stays_w
     for turn in 0..2_000 {
         admitted.note(&check(&mut clients[turn % 2], &[("user", "42")], 1));
     }
-    tell!("asked evenly: {admitted:?}");
-    assert!(admitted.by_a_node > 0, "the nodes decide: {admitted:?}");
-    assert!(admitted.before_a_refusal.is_some_and(|passed| passed >= 600), "{admitted:?}");
-    assert!(admitted.all < BOUND, "{admitted:?}");
+    admitted.assert_within_the_bound("asked evenly");
 }
 
 /// The worst that may happen: one node has its share and nothing to report yet, and uses it after the other has spent all.
@@ -107,10 +112,7 @@ fn an_approximate_limit_that_one_node_floods_first_refuses_nobody_below_it_and_s
     for client in clients.iter_mut().rev() {
         client.pipeline(&flood).iter().for_each(|reply| admitted.note(&Answer::read(reply)));
     }
-    tell!("one node after the other: {admitted:?}");
-    assert!(admitted.by_a_node > 0, "the nodes decide: {admitted:?}");
-    assert!(admitted.before_a_refusal.is_some_and(|passed| passed >= 600), "{admitted:?}");
-    assert!(admitted.all < BOUND, "{admitted:?}");
+    admitted.assert_within_the_bound("one node after the other");
 }
 
 /// Promise 10, and its figures: six nodes of a limit of 1,000 admit fewer than 2,006. Each is asked from the moment that it listens,

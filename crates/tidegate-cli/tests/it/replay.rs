@@ -250,17 +250,7 @@ fn progress_is_shown_in_a_terminal_and_nowhere_else() {
     let plain = tidegate(&args).current_dir(dir.path()).output().unwrap();
     assert_eq!((plain.status.code(), &*plain.stderr), (Some(0), &b""[..]), "nobody watches");
     // stdout goes elsewhere: what the terminal shows is stderr alone. A new one says that it has no columns, and nothing is drawn.
-    let command =
-        format!("stty cols 100 rows 30; {} {} > report.txt", env!("CARGO_BIN_EXE_tidegate"), args.join(" "));
-    let watched = Command::new("script")
-        .args(["-qec", &command, "/dev/null"])
-        .env("TERM", "xterm")
-        .stdin(Stdio::null())
-        .current_dir(dir.path())
-        .output()
-        .unwrap();
-    let shown = String::from_utf8_lossy(&watched.stdout).into_owned();
-    assert!(watched.status.success(), "{shown}");
+    let shown = shown_on_a_terminal(dir.path(), &format!("{} > report.txt", args.join(" ")));
     let size = fs::metadata(dir.path().join("access.log")).unwrap().len() as f64 / 1024.0;
     assert!(shown.contains(&format!("] 0 B of {size:.2} KiB, ")), "{shown:?}");
     assert!(shown.ends_with("\u{1b}[2K"), "it is gone in the end: {shown:?}");
@@ -268,23 +258,27 @@ fn progress_is_shown_in_a_terminal_and_nowhere_else() {
     assert!(report == plain.stdout, "the report is the same, byte for byte");
 }
 
+/// What a terminal of 100 columns shows of tidegate with these arguments.
+fn shown_on_a_terminal(dir: &Path, args: &str) -> String {
+    let command = format!("stty cols 100 rows 30; {} {args}", env!("CARGO_BIN_EXE_tidegate"));
+    let watched = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&watched.stdout).into_owned();
+    assert!(watched.status.success(), "{shown}");
+    shown
+}
+
 #[test]
 fn progress_advances_through_the_log_and_help_says_that_it_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("new.yaml"), NEW).unwrap();
     fs::write(dir.path().join("access.log"), long_log(200_000, |n| n % 500)).unwrap();
-    let command = format!(
-        "stty cols 100 rows 30; {} replay access.log --rules new.yaml > /dev/null",
-        env!("CARGO_BIN_EXE_tidegate")
-    );
-    let watched = Command::new("script")
-        .args(["-qec", &command, "/dev/null"])
-        .env("TERM", "xterm")
-        .stdin(Stdio::null())
-        .current_dir(dir.path())
-        .output()
-        .unwrap();
-    let shown = String::from_utf8_lossy(&watched.stdout).into_owned();
+    let shown = shown_on_a_terminal(dir.path(), "replay access.log --rules new.yaml > /dev/null");
     let size = fs::metadata(dir.path().join("access.log")).unwrap().len() as f64 / f64::from(1 << 20);
     let behind = format!(" of {size:.2} MiB, ");
     let bytes = |amount: &str| {

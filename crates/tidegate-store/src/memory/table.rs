@@ -15,7 +15,7 @@ pub(super) struct Tag {
 }
 
 /// When a cell may be dropped, and what evicting it earlier would do: free a caller at its limit (`SPENT`), or forget one that
-/// is used repeatedly (`AGAIN`), or was when it reached its limit (`BEFORE`).
+/// is used repeatedly (`AGAIN`), or was when it reached its limit (`REPEATED`).
 ///
 /// Holds the low 29 bits of the second, compared modulo 2^29: up to [`PAST`] behind now is over, anything else is ahead. A
 /// count from a fixed second would run out, and early: a machine that boots in 1970 and then gets the real time jumps ahead by
@@ -28,8 +28,8 @@ const SPENT: u32 = 1 << 31;
 /// The cell was used again after its creation, since the last sweep round.
 const AGAIN: u32 = 1 << 30;
 /// The cell's quota is used up, and it was used repeatedly before it fell silent.
-const BEFORE: u32 = 1 << 29;
-const SECONDS: u32 = BEFORE - 1;
+const REPEATED: u32 = 1 << 29;
+const SECONDS: u32 = REPEATED - 1;
 /// Four years: a cell whose end is longer ago, and that no sweep has visited, counts as in use.
 const PAST: u64 = 1 << 27;
 /// Eight years: the furthest end of a cell. Up to that, plus another [`PAST`] for an end that is kept, is not over.
@@ -61,8 +61,8 @@ impl Note {
 
     /// The note of a cell that may have fallen silent.
     fn silent(self) -> Note {
-        let before = if self.is_spent() && self.0 & AGAIN != 0 { BEFORE } else { 0 };
-        Note((self.0 & !AGAIN) | before)
+        let repeated = if self.is_spent() && self.0 & AGAIN != 0 { REPEATED } else { 0 };
+        Note((self.0 & !AGAIN) | repeated)
     }
 
     /// Lower ranks are evicted first. The rank ignores when the quota is back: a bucket that takes ten years to refill would
@@ -72,8 +72,8 @@ impl Note {
             (true, _, _) => Rank::Idle,
             (_, false, false) => Rank::Fresh,
             (_, false, true) => Rank::Live,
-            (_, true, false) if self.0 & BEFORE == 0 => Rank::Spent,
-            (_, true, false) => Rank::SpentBefore,
+            (_, true, false) if self.0 & REPEATED == 0 => Rank::Spent,
+            (_, true, false) => Rank::SpentSilent,
             (_, true, true) => Rank::SpentAgain,
         }
     }
@@ -91,7 +91,7 @@ enum Rank {
     /// At its limit, used once: a flood of new keys with a limit of one hit consists of these.
     Spent,
     /// At its limit, silent for a while, and used more than once before.
-    SpentBefore,
+    SpentSilent,
     /// At its limit, and used more than once.
     SpentAgain,
 }
@@ -294,7 +294,7 @@ impl<P: Default + Clone> Table<P> {
         let why = match rank {
             Rank::Idle => Evicted::Idle,
             Rank::Fresh | Rank::Live => Evicted::InUse,
-            Rank::Spent | Rank::SpentBefore | Rank::SpentAgain => Evicted::Spent,
+            Rank::Spent | Rank::SpentSilent | Rank::SpentAgain => Evicted::Spent,
         };
         Some((why, self.remove(place)))
     }
