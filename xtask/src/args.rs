@@ -10,6 +10,7 @@ pub(crate) enum Chore {
     Dashboard,
     Library,
     Compare,
+    Loc,
     Fuzz { target: Option<String>, seconds: Option<u64> },
     Mutants { only: Option<String> },
     Bench { name: Option<String>, rest: Vec<String> },
@@ -24,6 +25,7 @@ cargo xtask CHORE
   dashboard                      build the dashboard's files, which are committed
   library                        publish --dry-run, every combination of features, the oldest compiler
   compare                        the library beside governor, tower_governor and limitador, as a table
+  loc                            lines of every crate, product code and tests apart
   fuzz [TARGET] [--seconds N]    every fuzz target, or one, for N seconds each
   mutants [WORD]                 break the code on purpose, and see a test fail; all mistakes, or those with WORD
                                  in their names (`attack`: those that the attacks must find)
@@ -52,6 +54,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "dashboard" => alone(Chore::Dashboard, &rest),
         "library" => alone(Chore::Library, &rest),
         "compare" => alone(Chore::Compare, &rest),
+        "loc" => alone(Chore::Loc, &rest),
         other => Err(format!("there is no chore `{other}`")),
     }
 }

@@ -8,10 +8,11 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 
 /// The crates that users of the library build, each after those that it needs.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 9] = [
     "tidegate-core",
     "tidegate-store",
     "tidegate-rules",
+    "tidegate-shed",
     "tidegate-limiter",
     "tidegate-http",
     "tidegate-tower",

@@ -13,6 +13,7 @@ mod command;
 mod dashboard;
 mod fuzz;
 mod library;
+mod loc;
 mod mutants;
 mod second_try;
 mod steps;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Chore::Tools => chores::tools(&root),
         Chore::Dashboard => dashboard::build(&root),
         Chore::Library => library::all(&root),
+        Chore::Loc => loc::print(&root),
         Chore::Compare => library::compare(&root),
         Chore::Fuzz { target, seconds } => chores::fuzz(&root, target.as_deref(), seconds),
         Chore::Mutants { only } => mutants::run(&root, only.as_deref()),

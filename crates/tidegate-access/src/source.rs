@@ -1,14 +1,20 @@
 //! Tokens from the configuration and from a file that can be reloaded: so they are replaced without a restart.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, io};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
-use crate::tokens::{TokenError, Tokens};
+use crate::tokens::{SecretDigest, TokenError, Tokens};
 
 /// The largest token file.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// The most tokens remembered that are accepted no more.
+const MOST_ENDED: usize = 1_000;
 
 /// The tokens accepted now.
 #[derive(Debug)]
@@ -16,6 +22,8 @@ pub struct TokenSource {
     given: Vec<String>,
     file: Option<PathBuf>,
     current: ArcSwap<Tokens>,
+    /// Tokens that were accepted before, oldest first.
+    ended: Mutex<VecDeque<SecretDigest>>,
 }
 
 /// Why tokens cannot be read. The message contains no token.
@@ -53,7 +61,7 @@ impl TokenSource {
     /// One of them is not usable.
     pub fn load(given: Vec<String>, file: Option<PathBuf>) -> Result<Self, TokenSourceError> {
         let current = ArcSwap::from_pointee(read(&given, file.as_deref())?);
-        Ok(TokenSource { given, file, current })
+        Ok(TokenSource { given, file, current, ended: Mutex::default() })
     }
 
     /// Reloads the file.
@@ -61,8 +69,25 @@ impl TokenSource {
     /// # Errors
     /// It is not usable; the old tokens stay in use.
     pub fn reload(&self) -> Result<(), TokenSourceError> {
-        self.current.store(read(&self.given, self.file.as_deref())?.into());
+        let new = Arc::new(read(&self.given, self.file.as_deref())?);
+        let before = self.current.swap(Arc::clone(&new));
+        let mut ended = self.ended.lock();
+        ended.extend(before.without(&new).cloned());
+        let too_many = ended.len().saturating_sub(MOST_ENDED);
+        ended.drain(..too_many);
         Ok(())
+    }
+
+    /// Whether `given` was accepted once, since this process started: its holder is not guessing, but gets no access.
+    #[must_use]
+    pub fn has_ended(&self, given: &[u8]) -> bool {
+        self.ended.lock().iter().any(|token| token.is_of(given))
+    }
+
+    /// Whether a token with this tag is accepted.
+    #[must_use]
+    pub fn has_tag(&self, tag: &str) -> bool {
+        self.current.load().has_tag(tag)
     }
 
     /// The file, to be watched for changes.
@@ -128,6 +153,8 @@ mod tests {
         fs::write(&file, "the-other-token-2\n").unwrap();
         tokens.reload().unwrap();
         assert!(!tokens.accept(b"the-first-token-1") && tokens.accept(b"the-other-token-2"));
+        assert!(tokens.has_ended(b"the-first-token-1"), "who still shows it is not guessing");
+        assert!(!tokens.has_ended(b"the-other-token-2") && !tokens.has_ended(b"a-guess-of-mine-3"));
     }
 
     #[test]

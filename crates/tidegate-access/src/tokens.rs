@@ -44,6 +44,13 @@ impl SecretDigest {
         self.same(&SecretDigest::of(given)).into()
     }
 
+    /// A name for the secret, which may be stored where neither it nor its digest should be.
+    #[must_use]
+    pub fn tag(&self) -> String {
+        let digest = Sha256::digest([b"tag of ".as_slice(), &self.0].concat());
+        digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     fn same(&self, other: &SecretDigest) -> Choice {
         self.0.ct_eq(&other.0)
     }
@@ -93,6 +100,17 @@ impl Tokens {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether one of them has this tag. Tags are no secrets.
+    #[must_use]
+    pub fn has_tag(&self, tag: &str) -> bool {
+        self.0.iter().any(|token| token.tag() == tag)
+    }
+
+    /// Those that are not among `others`.
+    pub(crate) fn without(&self, others: &Tokens) -> impl Iterator<Item = &SecretDigest> {
+        self.0.iter().filter(|token| !others.0.contains(token))
     }
 
     /// Whether `given` is one of them, in constant time.

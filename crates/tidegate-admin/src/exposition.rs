@@ -383,9 +383,9 @@ fn encode_store(stats: &MemoryStats, encoder: &mut DescriptorEncoder<'_>) -> fmt
     }
     let help = "Answers to named requests (request_id) held in memory.";
     gauge(encoder, "store_records", help, stats.records as u64)?;
-    let help = "Answers to named requests that were forgotten before their minute was over, at the bound.";
-    let family = encoder.encode_descriptor("store_record_evictions", help, None, MetricType::Counter)?;
-    ConstCounter::new(stats.evicted_records).encode(family)
+    let help = "Requests with a request_id that were refused because memory for their answers was full.";
+    let family = encoder.encode_descriptor("store_records_refused", help, None, MetricType::Counter)?;
+    ConstCounter::new(stats.refused_records).encode(family)
 }
 
 fn encode_nodes(nodes: &Vec<NodeHealth>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -427,6 +427,8 @@ fn encode_remote(stats: &RemoteStats, encoder: &mut DescriptorEncoder<'_>) -> fm
     gauge(encoder, "lent_leases", help, stats.lent_leases as u64)?;
     let help = "Names of requests whose state the store has not confirmed yet, because it did not answer.";
     gauge(encoder, "unwritten_request_names", help, stats.unwritten_names as u64)?;
+    let help = "Requests with a request_id that this node is deciding.";
+    gauge(encoder, "request_names_in_flight", help, stats.names_in_flight as u64)?;
     let help = "What was forgotten for want of room: refusals to repeat, hits to charge, leases to give back, names of requests to free.";
     let mut family = encoder.encode_descriptor("forgotten", help, None, MetricType::Counter)?;
     let kinds = [

@@ -1,33 +1,42 @@
 //! The admin listener: a separate socket, on a runtime that the data plane does not use.
 //!
-//! It holds few connections, allows each of them little time to send a request, and closes an idle one when it is full and a
-//! new one arrives. Beyond loopback it requires a token, or a client certificate. It knows nothing of what is requested.
+//! It holds few connections, of one address at most four times what is free, and allows each of them little time to send a
+//! request. Where there is no room, a connection that waits for its client leaves for a new one. It knows nothing of what is
+//! requested.
 
-use std::collections::VecDeque;
+mod seat;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::{Extension, Router};
+use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tidegate_access::{ServerTls, Stream, TokenSource};
+use parking_lot::Mutex;
+use tidegate_access::{
+    Answering, Guesses, HalfClosed, PeerGroup, Register, Room, ServerTls, Stream, TokenSource,
+};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::api::Peer;
+use crate::api::{Peer, Scheme};
 use crate::control::Control;
+use crate::edge::{self, Edge};
 use crate::exposition::Exposition;
 use crate::pages;
+use seat::{Awaited, Seat};
 
-/// The most connections. A further one replaces an idle one, or waits in the system's queue.
+/// The most connections. A further one replaces one that waits for its client, or is closed at once.
 const MOST_CONNECTIONS: usize = 128;
 
 /// The longest TLS handshake.
@@ -48,6 +57,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The wait after a failed accept: a lack of file descriptors lasts for a while.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
+/// The least time between two log lines about closed connections.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
+
 /// A bound admin listener.
 #[derive(Debug)]
 pub struct Admin {
@@ -55,6 +67,7 @@ pub struct Admin {
     address: SocketAddr,
     tls: Option<Arc<ServerTls>>,
     tokens: Option<Arc<TokenSource>>,
+    hosts: Vec<String>,
 }
 
 /// The address is in use, or not local.
@@ -78,7 +91,7 @@ impl Admin {
         let bind = || {
             let socket = std::net::TcpListener::bind(address)?;
             socket.set_nonblocking(true)?;
-            Ok(Admin { address: socket.local_addr()?, socket, tls: None, tokens: None })
+            Ok(Admin { address: socket.local_addr()?, socket, tls: None, tokens: None, hosts: Vec::new() })
         };
         bind().map_err(|source| BindError { address, source })
     }
@@ -94,6 +107,13 @@ impl Admin {
     #[must_use]
     pub fn with_tokens(mut self, tokens: Option<Arc<TokenSource>>) -> Self {
         self.tokens = tokens;
+        self
+    }
+
+    /// Answers to these names too. On loopback only addresses and `localhost` are answered otherwise.
+    #[must_use]
+    pub fn with_hosts(mut self, hosts: Vec<String>) -> Self {
+        self.hosts = hosts;
         self
     }
 
@@ -113,7 +133,8 @@ impl Admin {
         exposition: impl Into<Arc<Exposition>>,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        self.serve_router(pages::router(exposition.into(), None), shutdown).await
+        let guesses = Arc::new(Guesses::default());
+        self.serve_router(pages::router(exposition.into(), None), guesses, shutdown).await
     }
 
     /// Like [`Admin::serve`], with the admin API of `control`.
@@ -126,30 +147,36 @@ impl Admin {
         control: Arc<Control>,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        self.serve_router(pages::router(exposition.into(), Some(control)), shutdown).await
+        let guesses = Arc::clone(&control.guesses);
+        self.serve_router(pages::router(exposition.into(), Some(control)), guesses, shutdown).await
     }
 
-    async fn serve_router(self, router: Router, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+    async fn serve_router(
+        self,
+        router: Router,
+        guesses: Arc<Guesses>,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
         let socket = TcpListener::from_std(self.socket)?;
         let (stop, stopping) = watch::channel(());
-        let tokens = self.tokens.filter(|_| !self.address.ip().is_loopback());
-        let router = pages::guarded(router, tokens);
+        let edge = Edge::new(self.address, self.tls.as_ref(), self.tokens, self.hosts, guesses);
+        let mut connections = Connections {
+            router: edge::passed(router, edge),
+            tls: self.tls,
+            register: Arc::new(Mutex::new(Register::new(MOST_CONNECTIONS, MOST_CONNECTIONS))),
+            stopping,
+            refusals: None,
+        };
         let mut serving = JoinSet::new();
-        let mut open: VecDeque<Arc<Seat>> = VecDeque::new();
         let (mut shutdown, mut failing) = (pin!(shutdown), false);
         loop {
-            open.retain(|seat| Arc::strong_count(seat) > 1);
             tokio::select! {
                 () = shutdown.as_mut() => break,
                 Some(_) = serving.join_next() => {}
-                accepted = socket.accept(), if has_room(&mut open) => match accepted {
+                accepted = socket.accept() => match accepted {
                     Ok((stream, peer)) => {
                         failing = false;
-                        let seat = Arc::new(Seat::default());
-                        open.push_back(Arc::clone(&seat));
-                        let connection = Accepted { stream, seat, tls: self.tls.clone() };
-                        let router = router.clone().layer(Extension(Peer(peer)));
-                        serving.spawn(serve_connection(connection, router, stopping.clone()));
+                        connections.take(&mut serving, stream, peer);
                     }
                     Err(error) => {
                         if !failing {
@@ -161,8 +188,7 @@ impl Admin {
                 },
             }
         }
-        drop(socket);
-        drop(stop);
+        drop((socket, connections, stop));
         let finish = async { while serving.join_next().await.is_some() {} };
         // Dropping the set aborts the remaining ones.
         let _ = tokio::time::timeout(STOP_TIMEOUT, finish).await;
@@ -170,37 +196,69 @@ impl Admin {
     }
 }
 
-/// One open connection.
-#[derive(Debug, Default)]
-struct Seat {
-    busy: AtomicBool,
-    leave: Notify,
+/// What every connection needs, and the register of those that are open.
+struct Connections {
+    router: Router,
+    tls: Option<Arc<ServerTls>>,
+    register: Arc<Mutex<Register<Seat>>>,
+    stopping: watch::Receiver<()>,
+    /// When a closed connection was last logged.
+    refusals: Option<Instant>,
 }
 
-/// Whether one more connection is allowed; if there are too many, asks the oldest idle one to leave.
-fn has_room(open: &mut VecDeque<Arc<Seat>>) -> bool {
-    if open.len() < MOST_CONNECTIONS {
-        return true;
-    }
-    let idle = open.iter().position(|seat| !seat.busy.load(Ordering::Relaxed));
-    match idle.and_then(|at| open.remove(at)) {
-        Some(seat) => {
-            seat.leave.notify_one();
-            true
+impl Connections {
+    /// Serves a new connection if there is room for it, and closes it otherwise.
+    fn take(&mut self, serving: &mut JoinSet<()>, stream: TcpStream, peer: SocketAddr) {
+        let group = PeerGroup::of(peer.ip());
+        let room = self.register.lock().make_room(group);
+        match room {
+            Room::Free => {}
+            Room::InPlaceOf(seat) => seat.leave.notify_one(),
+            Room::None => return self.refused(peer),
         }
-        None => false,
+        let seat = Seat::new(group);
+        let at = self.register.lock().insert(Arc::clone(&seat));
+        let place = SeatHold { register: Arc::clone(&self.register), at, seat };
+        let connection = Accepted { stream, peer, place, tls: self.tls.clone() };
+        serving.spawn(serve_connection(connection, self.router.clone(), self.stopping.clone()));
+    }
+
+    fn refused(&mut self, peer: SocketAddr) {
+        let now = Instant::now();
+        if self.refusals.is_none_or(|last| now - last >= LOG_PAUSE) {
+            self.refusals = Some(now);
+            tracing::warn!(address = %peer.ip(), "too many admin connections: closing new ones at once");
+        }
+    }
+}
+
+/// A connection in the register; dropping it frees its seat.
+struct SeatHold {
+    register: Arc<Mutex<Register<Seat>>>,
+    at: usize,
+    seat: Arc<Seat>,
+}
+
+impl Drop for SeatHold {
+    fn drop(&mut self) {
+        let mut register = self.register.lock();
+        // Reliable because a seat is removed only under the register's lock, which is held here.
+        if !self.seat.is_removed() {
+            register.remove(self.at);
+        }
     }
 }
 
 struct Accepted {
     stream: TcpStream,
-    seat: Arc<Seat>,
+    peer: SocketAddr,
+    place: SeatHold,
     tls: Option<Arc<ServerTls>>,
 }
 
 /// Serves one connection until it ends, is too slow, must make room, or `stopping` closes.
-async fn serve_connection(accepted: Accepted, router: Router, mut stopping: watch::Receiver<()>) {
-    let Accepted { stream, seat, tls } = accepted;
+async fn serve_connection(accepted: Accepted, router: Router, stopping: watch::Receiver<()>) {
+    let Accepted { stream, peer, place, tls } = accepted;
     // If the peer is already gone, serving the connection fails below.
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
@@ -213,40 +271,48 @@ async fn serve_connection(accepted: Accepted, router: Router, mut stopping: watc
                 Ok(Err(_)) | Err(_) => return,
             },
         };
-        let (router, busy) = (TowerToHyperService::new(router), Arc::clone(&seat));
-        let service = hyper::service::service_fn(move |request| {
-            let (answer, busy) = (router.call(request), Arc::clone(&busy));
-            busy.busy.store(true, Ordering::Relaxed);
-            async move {
-                let answer = answer.await;
-                busy.busy.store(false, Ordering::Relaxed);
-                answer
-            }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_header_size(MOST_HEAD_BYTES)
-            .max_headers(MOST_HEADERS)
-            .serve_connection(TokioIo::new(stream), service);
-        let mut connection = pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            _ = stopping.changed() => {
-                connection.as_mut().graceful_shutdown();
-                // An incomplete head is not a request.
-                if !seat.busy.load(Ordering::Relaxed) {
-                    return;
-                }
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
+        if let Err(error) = serve_http(stream, peer, &place.seat, router, stopping).await {
             tracing::debug!(%error, "an admin connection ended with an error");
         }
     };
     tokio::select! {
         () = serve => {}
-        () = seat.leave.notified() => tracing::debug!("an idle admin connection made room for another"),
+        () = place.seat.leave.notified() => {
+            tracing::debug!("an admin connection that waited for its client made room for another");
+        }
+    }
+}
+
+async fn serve_http(
+    stream: Stream,
+    peer: SocketAddr,
+    seat: &Arc<Seat>,
+    router: Router,
+    mut stopping: watch::Receiver<()>,
+) -> hyper::Result<()> {
+    let scheme = if matches!(stream, Stream::Plain(_)) { Scheme::Http } else { Scheme::Https };
+    let (router, answering) = (TowerToHyperService::new(router), Arc::<Answering>::default());
+    let (own, begun) = (Arc::clone(seat), Arc::clone(&answering));
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        let in_flight = own.begin(&begun);
+        request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(scheme);
+        let answer = router.call(request.map(|body| Awaited { body, seat: Arc::clone(&own) }));
+        async move { answer.await.map(|answer| in_flight.until_written(answer)) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_header_size(MOST_HEAD_BYTES)
+        .max_headers(MOST_HEADERS)
+        .serve_connection(TokioIo::new(HalfClosed::new(stream, answering)), service);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => ended,
+        _ = stopping.changed() => {
+            connection.as_mut().graceful_shutdown();
+            // An incomplete head is not a request, and a stream of events has no end.
+            if seat.will_finish() { connection.await } else { Ok(()) }
+        }
     }
 }

@@ -3,14 +3,11 @@
 use std::thread;
 
 use rustix::process::nice;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 /// Low enough that a worker that wakes up preempts it at once; not so low that rules never compile on a busy machine: it
 /// still gets a tenth of a core that others fill.
 const LOWER_BY: i32 = 10;
-
-/// The most concurrent jobs on whole rule sets.
-const AT_ONCE: usize = 2;
 
 /// Runs `work` on a thread that yields to all others: compiling ten thousand rules takes a core for a while, and at equal
 /// priority the requests on that core would wait for whole time slices.
@@ -31,22 +28,9 @@ pub async fn at_low_priority<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     receiver.await.expect("work in the background does not panic")
 }
 
-/// Like [`at_low_priority`], with few jobs at once while the others queue: for work on whole rule sets, each of which may
-/// take hundreds of megabytes. A job runs to its end and keeps its slot until then, even if its caller is gone.
-pub(crate) async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    static TURNS: Semaphore = Semaphore::const_new(AT_ONCE);
-    let turn = TURNS.acquire().await.expect("turns never end");
-    at_low_priority(move || {
-        let _turn = turn;
-        work()
-    })
-    .await
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::Duration;
 
     use super::*;
 
@@ -54,26 +38,6 @@ mod tests {
     fn niceness() -> i32 {
         let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
         stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().parse().unwrap()
-    }
-
-    #[tokio::test]
-    async fn large_work_waits_for_its_turn_also_behind_some_that_nobody_waits_for() {
-        let (sender, ends) = std::sync::mpsc::channel::<()>();
-        let ends = std::sync::Arc::new(std::sync::Mutex::new(ends));
-        for _ in 0..AT_ONCE {
-            let (ends, (began, begins)) = (ends.clone(), oneshot::channel());
-            let begun = tokio::spawn(in_turn(move || {
-                began.send(()).unwrap();
-                ends.lock().unwrap().recv().unwrap();
-            }));
-            begins.await.unwrap();
-            begun.abort();
-        }
-        let mut third = std::pin::pin!(in_turn(|| 3));
-        let early = tokio::time::timeout(Duration::from_millis(100), &mut third).await;
-        assert!(early.is_err(), "there is no place for it yet");
-        (0..AT_ONCE).for_each(|_| sender.send(()).unwrap());
-        assert_eq!(third.await, 3);
     }
 
     #[tokio::test]

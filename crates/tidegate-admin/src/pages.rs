@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::extract::State;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use axum::routing::get;
-use tidegate_access::{TokenSource, bearer};
 
 use crate::api;
 use crate::control::Control;
@@ -34,27 +32,6 @@ pub(crate) fn router(exposition: Arc<Exposition>, control: Option<Arc<Control>>)
         Some(control) => api::router(control).merge(dashboard::router()).merge(pages),
         None => pages.route("/", get(INDEX)),
     }
-}
-
-/// Requires one of `tokens`, if there are any: metrics name servers and rules. Health needs none, and the admin API has its
-/// own guard.
-pub(crate) fn guarded(router: Router, tokens: Option<Arc<TokenSource>>) -> Router {
-    let Some(tokens) = tokens else { return router };
-    router.layer(middleware::from_fn_with_state(tokens, check_token))
-}
-
-async fn check_token(State(tokens): State<Arc<TokenSource>>, request: Request, next: Next) -> Response {
-    let needs_one = request.uri().path() == "/metrics";
-    if !needs_one || bearer(request.headers()).is_some_and(|token| tokens.accept(token)) {
-        return next.run(request).await;
-    }
-    let told = [(WWW_AUTHENTICATE, "Bearer")];
-    (
-        StatusCode::UNAUTHORIZED,
-        told,
-        "a token is needed\nhint: send `Authorization: Bearer` and one of `admin.tokens`\n",
-    )
-        .into_response()
 }
 
 async fn metrics(State(exposition): State<Arc<Exposition>>, headers: HeaderMap) -> impl IntoResponse {

@@ -1,19 +1,21 @@
-//! A server's address as typed: `host:port` or `http://host:port/base/path`.
-//!
-//! Only plain HTTP. An `https` address is rejected rather than contacted without TLS.
+//! A server's address as typed: `host:port`, `http://host:port/base/path` or the same with `https`.
 
 use std::fmt;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
 use std::str::FromStr;
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
+use tidegate_telemetry::{Connection, Plaintext};
 
 use crate::failure::Failure;
 
 /// A server's address, not resolved yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
+    scheme: &'static str,
     authority: Authority,
     base_path: String,
 }
@@ -29,16 +31,69 @@ impl Endpoint {
         format!("{}{path}", self.base_path)
     }
 
-    /// The first address of the name.
+    /// Connects to it. The certificate of an `https` address is checked against `ca`, or what the system trusts.
+    pub(crate) async fn connect(&self, ca: Option<&Path>) -> Result<Box<dyn Connection>, ConnectError> {
+        let url = format!("{}://{}", self.scheme, self.authority);
+        let there = tidegate_telemetry::Endpoint::new(&url, ca, Plaintext::Anywhere)
+            .map_err(|error| ConnectError::Unusable(Failure::new(error.problem).hint(CA_HINT)))?;
+        self.check_host().await.map_err(ConnectError::Unusable)?;
+        there.connect().await.map_err(ConnectError::Unreachable)
+    }
+
+    /// The first address of the name, for a command that speaks no TLS itself.
     pub(crate) fn resolve(&self) -> Result<SocketAddr, Failure> {
+        if self.scheme == "https" {
+            return Err(Failure::new(format!("{self}: https is not supported here"))
+                .hint("reach the server's plain listener, or a local proxy that adds TLS"));
+        }
+        let (host, port) = self.host_and_port();
+        let mut found =
+            (host, port).to_socket_addrs().map_err(|error| unknown_host(host, &error.to_string()))?;
+        found.next().ok_or_else(|| unknown_host(host, "it has no address"))
+    }
+
+    fn host_and_port(&self) -> (&str, u16) {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
-        let port = self.authority.port_u16().unwrap_or(80);
-        let unknown = |reason: String| {
-            Failure::new(format!("cannot find the host `{host}`: {reason}"))
-                .hint("check the spelling, or give the IP address")
+        (host, self.authority.port_u16().unwrap_or(80))
+    }
+
+    /// Whether the host has an address: a misspelt one is worth its own message.
+    async fn check_host(&self) -> Result<(), Failure> {
+        let (host, port) = self.host_and_port();
+        let found = tokio::net::lookup_host((host, port)).await;
+        let mut found = found.map_err(|error| unknown_host(host, &error.to_string()))?;
+        found.next().map(drop).ok_or_else(|| unknown_host(host, "it has no address"))
+    }
+}
+
+fn unknown_host(host: &str, reason: &str) -> Failure {
+    Failure::new(format!("cannot find the host `{host}`: {reason}"))
+        .hint("check the spelling, or give the IP address")
+}
+
+/// Why there is no connection.
+pub(crate) enum ConnectError {
+    /// It cannot be tried.
+    Unusable(Failure),
+    /// The system's or the other side's error.
+    Unreachable(io::Error),
+}
+
+const CA_HINT: &str = "name a PEM file with its certificate authority: --ca FILE, or TIDEGATE_CA";
+
+impl ConnectError {
+    /// The failure for a person, with a hint for the case that nobody is there.
+    pub(crate) fn failure(self, endpoint: &Endpoint, if_absent: &str) -> Failure {
+        let error = match self {
+            ConnectError::Unusable(failure) => return failure,
+            ConnectError::Unreachable(error) => error,
         };
-        let mut found = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
-        found.next().ok_or_else(|| unknown("it has no address".to_owned()))
+        let hint = match error.kind() {
+            // As rustls reports a certificate that it does not trust, or a server that does not speak TLS.
+            io::ErrorKind::InvalidData => CA_HINT,
+            _ => if_absent,
+        };
+        Failure::new(format!("cannot connect to {endpoint}: {error}")).hint(hint)
     }
 }
 
@@ -55,13 +110,11 @@ impl FromStr for Endpoint {
         let text = text.trim();
         let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let uri: Uri = with_scheme.parse().map_err(|error: http::uri::InvalidUri| bad(&error.to_string()))?;
-        if uri.scheme() == Some(&Scheme::HTTPS) {
-            return Err(bad("https is not supported here")
-                .hint("reach the server's plain listener, or a local proxy that adds TLS"));
-        }
-        if uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(bad("expected http://"));
-        }
+        let scheme = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTP => "http",
+            Some(scheme) if *scheme == Scheme::HTTPS => "https",
+            _ => return Err(bad("expected http:// or https://")),
+        };
         if uri.query().is_some() {
             return Err(bad("it has a query"));
         }
@@ -71,13 +124,14 @@ impl FromStr for Endpoint {
             return Err(bad("it has a user name"));
         }
         let base_path = uri.path().trim_end_matches('/').to_owned();
-        Ok(Endpoint { authority, base_path })
+        Ok(Endpoint { scheme, authority, base_path })
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.authority, self.base_path)
+        let scheme = if self.scheme == "https" { "https://" } else { "" };
+        write!(f, "{scheme}{}{}", self.authority, self.base_path)
     }
 }
 
@@ -97,17 +151,12 @@ mod tests {
         check("http://localhost:80/", "localhost:80", "/v1/check");
         check("http://[::1]:8080", "[::1]:8080", "/v1/check");
         check("http://gateway/limits/", "gateway", "/limits/v1/check");
+        check("https://gateway/limits/", "gateway", "/limits/v1/check");
     }
 
     #[test]
-    fn an_ipv6_address_is_resolved_without_its_brackets() {
-        let endpoint: Endpoint = "[::1]:8080".parse().unwrap();
-        assert_eq!(endpoint.resolve().unwrap(), "[::1]:8080".parse().unwrap());
-    }
-
-    #[test]
-    fn what_is_no_plain_http_address_is_refused() {
-        for bad in ["", "https://a", "redis://a:1", "http://", "http://u:p@a", "a:1?x=2", "a b"] {
+    fn what_is_no_http_address_is_refused() {
+        for bad in ["", "redis://a:1", "http://", "http://u:p@a", "a:1?x=2", "a b"] {
             assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
         }
     }

@@ -3,8 +3,8 @@
 use crate::limit::Limit;
 use crate::units::Micros;
 
-/// The numbers of a limit. Two limits on the same cell are equal if their fingerprints are: algorithm and period are
-/// part of the cell's key, the numbers are not.
+/// The numbers of a limit. Two limits on the same cell are equal if their fingerprints are: the family of the algorithm and the
+/// period are part of the cell's key, the numbers are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitFingerprint([u64; 3]);
 
@@ -35,7 +35,8 @@ impl Limit {
                 }
                 None => [limit.limit(), limit.window().map_or(0, Micros::get), 0],
             },
-            Limit::SlidingWindow(limit) => [limit.limit(), limit.window().get(), 0],
+            // A sliding log, whose interval is shorter, may be of the same cell.
+            Limit::SlidingWindow(limit) => [limit.limit(), limit.window().get(), u64::MAX],
             Limit::SlidingLog(limit) => [limit.limit(), limit.window().get(), limit.min_interval().get()],
             Limit::Concurrency(limit) => [limit.limit(), limit.ttl().get(), 0],
         })
@@ -70,7 +71,7 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Concurrency, FixedWindow, Rate, RefusedHits, SlidingLog, TokenBucket};
+    use crate::{Concurrency, FixedWindow, Rate, RefusedHits, SlidingLog, SlidingWindow, TokenBucket};
 
     const SECOND: Micros = Micros::from_secs(1);
 
@@ -86,6 +87,8 @@ mod tests {
         assert_ne!(bucket(1, 2).fingerprint(), bucket(1, 3).fingerprint());
         assert_ne!(bucket(1, 2).fingerprint(), bucket(2, 2).fingerprint());
         assert_ne!(log(0).fingerprint(), log(5).fingerprint());
+        let window = Limit::SlidingWindow(SlidingWindow::new(9, SECOND).unwrap());
+        assert_ne!(window.fingerprint(), log(0).fingerprint());
     }
 
     #[test]

@@ -2,32 +2,81 @@
 //!
 //! Within a call time stands still and cells only fill. So of n equal requests the first k pass and the rest are refused,
 //! and a single look yields k: the work does not grow with n. The outcome of each request follows from its index.
+//!
+//! Where the cost may be above what is left, the one after the k that fit goes [over](Over), and finds more than nothing left
+//! for the last time; of charges, all after the k go over, and are one charge.
 
 use crate::limit::{Cell, Limit};
 use crate::outcome::{Outcome, Verdict};
+use crate::over::Over;
 use crate::request::{Ask, Stance, Touch};
 use crate::units::{Hits, Micros, Timestamp};
 
 /// One limit's result for equal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
-    /// The number admitted; they are the first ones.
+    /// The number admitted with their whole cost; they are the first ones.
     pub admitted: u32,
-    /// The outcome of the last admitted request; same as `last` if there is none.
+    /// The outcome of the last of those; same as `last` if there is none.
     pub last_admitted: Outcome,
+    /// The number that went over the limit: one, or all the rest of charges. They come next.
+    pub over: u32,
+    /// The outcome of the last of those, and of all of them: what is owed then is what each must wait for. Same as `last` if
+    /// there is none.
+    pub last_over: Outcome,
     /// The outcome of the last request, and of all others that were refused: if refused requests count, the outcome that
     /// each would have had alone is void once the next is recorded.
     pub last: Outcome,
 }
 
 impl Fold {
+    /// The result if none is admitted and none goes over.
+    #[must_use]
+    pub const fn refused(last: Outcome) -> Self {
+        Fold { admitted: 0, last_admitted: last, over: 0, last_over: last, last }
+    }
+
+    /// The result of a single request.
+    #[must_use]
+    pub fn of_one(outcome: Outcome) -> Self {
+        let (admitted, over) = match outcome.verdict {
+            Verdict::Admitted { .. } => (1, 0),
+            Verdict::Capped { .. } | Verdict::Overdrawn { .. } => (0, 1),
+            Verdict::Refused { .. } => (0, 0),
+        };
+        Fold { admitted, over, ..Fold::refused(outcome) }
+    }
+
+    /// The same with another outcome of the last request, which is refused.
+    #[must_use]
+    pub const fn refused_last(self, last: Outcome) -> Self {
+        let last_admitted = if self.admitted > 0 { self.last_admitted } else { last };
+        let last_over = if self.over > 0 { self.last_over } else { last };
+        Fold { last_admitted, last_over, last, ..self }
+    }
+
+    /// How many requests spent from this limit; they are the first ones.
+    #[must_use]
+    pub const fn spent(&self) -> u32 {
+        self.admitted.saturating_add(self.over)
+    }
+
+    /// How many requests this limit lets pass; they are the first ones. One that spends what is left passes too.
+    #[must_use]
+    pub fn passed(&self) -> u32 {
+        if self.over > 0 && self.last_over.is_admitted() { self.spent() } else { self.admitted }
+    }
+
     /// The outcome for the equal request at index `place`, which asked `hits` of `limit`.
     ///
     /// Its spans may be up to a microsecond longer than for a single request, never shorter.
     #[must_use]
     pub fn at(&self, place: u32, limit: &Limit, hits: Hits) -> Outcome {
-        if place >= self.admitted {
+        if place >= self.spent() {
             return self.last;
+        }
+        if place >= self.admitted {
+            return self.last_over;
         }
         let later = u64::from(self.admitted - 1 - place);
         limit.told_before(self.last_admitted, later.saturating_mul(hits.get()))
@@ -46,28 +95,55 @@ pub fn decide_fold<'a, T>(
 where
     T: Iterator<Item = (usize, Touch<'a>)> + Clone,
 {
-    let enforced = touches.clone().filter(|(_, touch)| touch.stance == Stance::Enforced);
-    let passed = enforced.fold(count, |most, (place, touch)| {
-        most.min(touch.limit.admits(&cells[place], now, touch.ask, most))
-    });
+    // A charge does not hold the others up.
+    let holds_up = |touch: &Touch<'_>| touch.stance == Stance::Enforced && touch.over() != Over::Charge;
+    let enforced = touches.clone().filter(|(_, touch)| holds_up(touch));
+    let spending =
+        enforced.fold(count, |most, (place, touch)| most.min(touch.spending(&cells[place], now, most)));
+    let mut passed = spending;
     for (place, touch) in touches {
-        tell(touch.decide_fold(&mut cells[place], now, count, passed));
+        let fold = touch.decide_fold(&mut cells[place], now, count, spending);
+        if touch.stance == Stance::Enforced {
+            passed = passed.min(fold.passed());
+        }
+        tell(fold);
     }
     passed
 }
 
 impl Touch<'_> {
-    /// Decides `count` equal requests of which `passed` fit in all enforced cells.
-    fn decide_fold(&self, cell: &mut Cell, now: Timestamp, count: u32, passed: u32) -> Fold {
-        let Touch { limit, ask, stance } = *self;
-        let admitted = match stance {
-            Stance::Enforced => passed,
-            Stance::Advisory => limit.admits(cell, now, ask, passed),
+    /// How many of `most` equal requests this limit lets spend, one after another: not how many pass.
+    fn spending(&self, cell: &Cell, now: Timestamp, most: u32) -> u32 {
+        match self.over() {
+            Over::Refuse => self.limit.admits(cell, now, self.ask, most),
+            Over::Cap | Over::Debt => self.limit.begins(cell, now, self.ask, most),
+            Over::Charge => most,
+        }
+    }
+
+    /// Decides `count` equal requests of which `spending` spend from all enforced cells.
+    fn decide_fold(&self, cell: &mut Cell, now: Timestamp, count: u32, spending: u32) -> Fold {
+        let Touch { limit, ask, stance, .. } = *self;
+        let spent = match (self.over(), stance) {
+            (Over::Charge, _) => count,
+            (_, Stance::Enforced) => spending,
+            (_, Stance::Advisory) => self.spending(cell, now, spending),
+        };
+        let admitted = match self.over() {
+            Over::Refuse => spent,
+            Over::Cap | Over::Debt | Over::Charge => limit.admits(cell, now, ask, spent),
         };
         let last_admitted = (admitted > 0).then(|| limit.admit(cell, now, ask, admitted));
-        let refused = (admitted < count).then(|| self.refuse(cell, now, count - admitted));
-        let last = refused.or(last_admitted).expect("there is at least one request");
-        Fold { admitted, last_admitted: last_admitted.unwrap_or(last), last }
+        let last_over = (admitted < spent).then(|| self.go_over(cell, now, spent - admitted));
+        let refused = (spent < count).then(|| self.refuse(cell, now, count - spent));
+        let last = refused.or(last_over).or(last_admitted).expect("there is at least one request");
+        Fold {
+            admitted,
+            last_admitted: last_admitted.unwrap_or(last),
+            over: spent - admitted,
+            last_over: last_over.unwrap_or(last),
+            last,
+        }
     }
 }
 
@@ -94,6 +170,18 @@ impl Limit {
         }
     }
 
+    /// How many of `most` equal requests find at least one hit left, one after another: those that fit, and one more if not
+    /// all is spent then.
+    fn begins(&self, cell: &Cell, now: Timestamp, ask: Ask, most: u32) -> u32 {
+        let fit = self.admits(cell, now, ask, most);
+        let keeps_distance = matches!(self, Limit::SlidingLog(limit) if limit.min_interval() > Micros::ZERO);
+        if fit == most || (fit > 0 && keeps_distance) {
+            return fit;
+        }
+        let all = self.look(cell, now, Ask::hits(ask.hits.get().saturating_mul(fit.into())));
+        fit + u32::from(all.is_admitted() && all.remaining > 0)
+    }
+
     /// Spends for `count` equal requests, which must fit, and returns the outcome of the last.
     fn admit(&self, cell: &mut Cell, now: Timestamp, ask: Ask, count: u32) -> Outcome {
         let spends = ask.hits > Hits::ZERO && !matches!(self, Limit::Concurrency(_));
@@ -114,7 +202,7 @@ impl Limit {
         let drained = meter.map_or(Micros::ZERO, |meter| meter.least_time_to_drain(hits));
         let verdict = match last.verdict {
             Verdict::Admitted { delay } => Verdict::Admitted { delay: delay.saturating_sub(drained) },
-            refused @ Verdict::Refused { .. } => refused,
+            other => other,
         };
         Outcome {
             verdict,

@@ -125,12 +125,12 @@ fn bucket_after(limit: &Limit, reset_after: Micros, hits: Hits) -> Option<Outcom
     // Answers are in whole microseconds: assume the highest possible level, so that the remaining quota is never too high.
     let spent_at = now.back(refill.saturating_sub(reset_after + Micros::ONE));
     limit.charge(&mut cell, spent_at, Charge::now(Hits::new(limit.quota())));
-    let outcome = limit.look(&cell, now, Ask { hits, lease: None });
+    let outcome = limit.look(&cell, now, Ask::hits(hits.get()));
     let verdict = match outcome.verdict {
         Verdict::Refused { retry_after } => {
             Verdict::Refused { retry_after: retry_after.map(|wait| wait + beyond) }
         }
-        admitted @ Verdict::Admitted { .. } => admitted,
+        other => other,
     };
     Some(Outcome { verdict, reset_after, ..outcome })
 }

@@ -20,6 +20,7 @@
 //! ```
 
 mod concurrency;
+mod crossing;
 mod divided;
 mod error;
 mod fingerprint;
@@ -30,6 +31,7 @@ mod leaky_bucket;
 mod limit;
 mod meter;
 mod outcome;
+mod over;
 mod request;
 mod ring;
 mod scope;
@@ -49,6 +51,7 @@ pub use leaky_bucket::LeakyBucket;
 pub use limit::{Algorithm, Cell, Charge, CounterBits, Limit};
 pub use meter::{Meter, MeterCell, Rate};
 pub use outcome::{Outcome, Verdict};
+pub use over::{DEBT_REPAID_WITHIN, Over};
 pub use request::{Ask, Stance, Touch, decide_in_order, decide_request};
 pub use scope::{Scope, append_part, take_part};
 pub use sliding_log::{Log, RefusedHits, SlidingLog};

@@ -68,7 +68,7 @@ pub enum Cell {
 }
 
 /// The state of any counter algorithm in sixteen bytes, for stores that hold millions. Only a limit of the same algorithm can
-/// read it.
+/// read it, and a sliding log that of a sliding window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterBits {
     low: u64,
@@ -166,6 +166,7 @@ impl Limit {
 
     /// Decides `ask` at `now`; a refusal spends nothing.
     pub fn decide(&self, cell: &mut Cell, now: Timestamp, ask: Ask) -> Outcome {
+        self.adopt(cell, now);
         match self {
             Limit::SlidingLog(limit) => in_log(cell, |log| limit.decide(log, now, ask.hits)),
             Limit::Concurrency(limit) => in_leases(cell, |leases| match ask.lease {
@@ -205,7 +206,8 @@ impl Limit {
     /// The outcome at `now`. Changes nothing.
     #[must_use]
     pub fn look(&self, cell: &Cell, now: Timestamp, ask: Ask) -> Outcome {
-        match (self, cell) {
+        let adopted = self.adopted(cell, now);
+        match (self, adopted.as_ref().unwrap_or(cell)) {
             (Limit::SlidingLog(limit), Cell::Log(log)) => limit.look(log, now, ask.hits),
             (Limit::SlidingLog(limit), _) => limit.look(&Log::default(), now, ask.hits),
             (Limit::Concurrency(limit), Cell::Leases(leases)) => limit.look(leases, now, ask.hits),
@@ -218,6 +220,7 @@ impl Limit {
     /// Refunds `hits` that were spent `age` ago, at most what was spent. A leaky bucket's slot cannot be refunded, and a lease
     /// is released by its ID.
     pub fn refund(&self, cell: &mut Cell, now: Timestamp, hits: Hits, age: Micros) {
+        self.adopt(cell, now);
         match self {
             Limit::TokenBucket(limit) => change(cell, |state| limit.refund(state, now, hits)),
             Limit::FixedWindow(limit) => change(cell, |state| limit.refund(state, now, hits, age)),
@@ -229,6 +232,7 @@ impl Limit {
 
     /// Charges hits that were already spent, whether or not they fit: see [`Charge`].
     pub fn charge(&self, cell: &mut Cell, now: Timestamp, charge: Charge) {
+        self.adopt(cell, now);
         match self {
             Limit::TokenBucket(limit) => change(cell, |state| limit.charge(state, now, charge)),
             Limit::LeakyBucket(limit) => change(cell, |state| limit.charge(state, now, charge)),
@@ -261,6 +265,7 @@ impl Limit {
         match self {
             _ if ask.hits == Hits::ZERO || count == 0 || !self.counts_refused() => {}
             Limit::SlidingLog(limit) => {
+                self.adopt(cell, now);
                 let hits = Hits::new(ask.hits.get().saturating_mul(count.into()));
                 in_log(cell, |log| limit.enter(log, now, hits));
             }
@@ -272,6 +277,7 @@ impl Limit {
     /// Moves a cell from the future, written before the clock stepped back, to now. Every decision does this to its cells, or a
     /// refusal would last until the clock had caught up.
     pub(crate) fn rebase(&self, cell: &mut Cell, now: Timestamp) {
+        self.adopt(cell, now);
         match (self, &mut *cell) {
             (Limit::SlidingLog(limit), Cell::Log(log)) => limit.rebase(log, now),
             (Limit::Concurrency(limit), Cell::Leases(leases)) => limit.tidy(leases, now),
@@ -332,6 +338,18 @@ impl Counter for WindowCell {
 
     fn pack(self) -> CounterBits {
         CounterBits { low: self.count, high: self.start.as_micros() }
+    }
+}
+
+impl Cell {
+    pub(crate) fn sliding(cell: SlidingCell) -> Self {
+        Cell::Counter(cell.pack())
+    }
+}
+
+impl SlidingCell {
+    pub(crate) fn from_bits(bits: CounterBits) -> Self {
+        Counter::unpack(bits)
     }
 }
 

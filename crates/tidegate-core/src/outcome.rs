@@ -1,6 +1,6 @@
 //! One limit's result for one request.
 
-use crate::units::Micros;
+use crate::units::{Hits, Micros};
 
 /// One limit's result for one request, with the numbers for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +21,21 @@ pub enum Verdict {
         /// How long the caller must wait before it proceeds.
         delay: Micros,
     },
+    /// It passes, and spent less than its cost: all that was left ([`Over::Cap`](crate::Over::Cap)).
+    Capped {
+        /// How long the caller must wait before it proceeds.
+        delay: Micros,
+        /// What it spent.
+        hits: Hits,
+    },
     /// It does not pass. The cell is unchanged.
     Refused {
         /// When the same request passes at the earliest, if no other comes first; none if it never can.
+        retry_after: Option<Micros>,
+    },
+    /// It does not pass, and its whole cost is spent ([`Over::Debt`](crate::Over::Debt)).
+    Overdrawn {
+        /// As of a refusal.
         retry_after: Option<Micros>,
     },
 }
@@ -40,15 +52,31 @@ impl Outcome {
     /// Whether this limit admits the request, at once or after a delay.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
-        matches!(self.verdict, Verdict::Admitted { .. })
+        matches!(self.verdict, Verdict::Admitted { .. } | Verdict::Capped { .. })
+    }
+
+    /// Whether this limit spent for the request: it admitted it, or went into debt for it.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        !matches!(self.verdict, Verdict::Refused { .. })
+    }
+
+    /// How much of a cost of `asked` this limit spent.
+    #[must_use]
+    pub fn spent_of(&self, asked: Hits) -> Hits {
+        match self.verdict {
+            Verdict::Admitted { .. } | Verdict::Overdrawn { .. } => asked,
+            Verdict::Capped { hits, .. } => hits,
+            Verdict::Refused { .. } => Hits::ZERO,
+        }
     }
 
     /// When to retry a refused request; none if it never fits.
     #[must_use]
     pub fn retry_after(&self) -> Option<Micros> {
         match self.verdict {
-            Verdict::Refused { retry_after } => retry_after,
-            Verdict::Admitted { .. } => None,
+            Verdict::Refused { retry_after } | Verdict::Overdrawn { retry_after } => retry_after,
+            Verdict::Admitted { .. } | Verdict::Capped { .. } => None,
         }
     }
 
@@ -56,8 +84,8 @@ impl Outcome {
     #[must_use]
     pub fn delay(&self) -> Micros {
         match self.verdict {
-            Verdict::Admitted { delay } => delay,
-            Verdict::Refused { .. } => Micros::ZERO,
+            Verdict::Admitted { delay } | Verdict::Capped { delay, .. } => delay,
+            Verdict::Refused { .. } | Verdict::Overdrawn { .. } => Micros::ZERO,
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::concurrency::LeaseId;
 use crate::limit::{Cell, Limit};
 use crate::outcome::Outcome;
+use crate::over::Over;
 use crate::units::{Hits, Timestamp};
 
 /// What a request asks of one limit.
@@ -12,13 +13,21 @@ pub struct Ask {
     pub hits: Hits,
     /// The ID of the lease it takes from a concurrency limit.
     pub lease: Option<LeaseId>,
+    /// What a cost above what is left does.
+    pub over: Over,
 }
 
 impl Ask {
-    /// Asks for `count` hits and no lease.
+    /// Asks for `count` hits and no lease, and is refused if they do not fit.
     #[must_use]
     pub const fn hits(count: u64) -> Self {
-        Ask { hits: Hits::new(count), lease: None }
+        Ask { hits: Hits::new(count), lease: None, over: Over::Refuse }
+    }
+
+    /// The same, where a cost above what is left does this.
+    #[must_use]
+    pub const fn over(self, over: Over) -> Self {
+        Ask { over, ..self }
     }
 
     /// Looks without spending.
@@ -51,7 +60,9 @@ pub struct Touch<'a> {
 /// Decides one request at `now`: true if it passes. `touches` gives each limit the index of its cell in `cells`, no
 /// index twice (a caller that touches a cell twice asks for the sum). `tell` receives one outcome per touch, in order.
 ///
-/// If an enforced limit refuses, no cell is spent from, and the other outcomes report what remains unspent.
+/// If an enforced limit refuses, no cell is spent from, and the other outcomes report what remains unspent. A limit that goes
+/// into debt refuses too, but the request is spent, from all its cells. An [`Over::Charge`] neither holds the others up nor
+/// is held up by them.
 pub fn decide_request<'a, T>(
     touches: T,
     cells: &mut [Cell],
@@ -63,7 +74,7 @@ where
 {
     let alone = touches.len() == 1;
     let refuses = |cells: &[Cell], (place, touch): (usize, Touch<'a>)| {
-        touch.stance == Stance::Enforced && !touch.limit.look(&cells[place], now, touch.ask).is_admitted()
+        touch.stance == Stance::Enforced && !touch.may_spend(&cells[place], now)
     };
     // A single limit decides in one step: its refusal spends nothing.
     if alone || !touches.clone().any(|touch| refuses(cells, touch)) {
@@ -76,7 +87,12 @@ where
         return passes;
     }
     for (place, touch) in touches {
-        tell(touch.refuse(&mut cells[place], now, 1));
+        let cell = &mut cells[place];
+        tell(if touch.over() == Over::Charge {
+            touch.decide_over(cell, now)
+        } else {
+            touch.refuse(cell, now, 1)
+        });
     }
     false
 }
@@ -84,6 +100,9 @@ where
 impl Touch<'_> {
     /// Decides only this touch, and records its refusal if refused requests count.
     pub fn decide_alone(&self, cell: &mut Cell, now: Timestamp) -> Outcome {
+        if self.over() != Over::Refuse {
+            return self.decide_over(cell, now);
+        }
         let outcome = self.limit.decide(cell, now, self.ask);
         if outcome.is_admitted() || !self.limit.counts_refused() {
             return outcome;
@@ -97,7 +116,11 @@ impl Touch<'_> {
         let Touch { limit, ask, .. } = *self;
         limit.rebase(cell, now);
         limit.note_refused(cell, now, ask, count);
-        let outcome = limit.look(cell, now, ask);
+        let outcome = match self.over() {
+            // One hit is enough for it to pass.
+            Over::Cap => limit.look(cell, now, Ask::look()),
+            Over::Refuse | Over::Debt | Over::Charge => limit.look(cell, now, ask),
+        };
         if outcome.is_admitted() {
             return limit.look(cell, now, Ask { hits: Hits::ZERO, ..ask });
         }

@@ -51,6 +51,14 @@ impl Log {
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }
+
+    /// The hits within `window` at `now`: how many up to `start`, which must be within it, and how many after.
+    pub(crate) fn counts(&self, window: Micros, start: Timestamp, now: Timestamp) -> [u64; 2] {
+        let ahead = ahead_of(&self.0, now);
+        let until_start = self.0.count_until(start + ahead);
+        let older = until_start - expired(&self.0, window, now, ahead);
+        [older as u64, (self.len() - until_start) as u64]
+    }
 }
 
 /// The largest limit: its log takes 400 kB.
@@ -221,13 +229,28 @@ impl SlidingLog {
         }
     }
 
+    /// A log of `older` hits at `start` and `newer` at `now`: of those, the newest `limit`.
+    pub(crate) fn of_counts(&self, now: Timestamp, (start, older): (Timestamp, u64), newer: u64) -> Log {
+        let newer = newer.min(self.limit);
+        let older = older.min(self.limit - newer);
+        let mut ring = Ring::for_span(self.window);
+        for (moment, count) in [(start, older), (now, newer)] {
+            (0..count).for_each(|_| ring.push(moment, index(self.limit)));
+        }
+        Log(ring)
+    }
+
     /// How many of the oldest entries, shifted back by `ahead`, have left the window at `now`.
     fn expired(&self, ring: &Ring, now: Timestamp, ahead: Micros) -> usize {
-        // A window that starts before the epoch has lost no entries.
-        match now.as_micros().checked_sub(self.window.get()) {
-            Some(edge) => ring.count_until(Timestamp::from_micros(edge) + ahead),
-            None => 0,
-        }
+        expired(ring, self.window, now, ahead)
+    }
+}
+
+fn expired(ring: &Ring, window: Micros, now: Timestamp, ahead: Micros) -> usize {
+    // A window that starts before the epoch has lost no entries.
+    match now.as_micros().checked_sub(window.get()) {
+        Some(edge) => ring.count_until(Timestamp::from_micros(edge) + ahead),
+        None => 0,
     }
 }
 

@@ -29,6 +29,36 @@ pub struct SlidingCell {
     pub previous: u32,
 }
 
+impl SlidingCell {
+    /// The start of the window at `now`, and how many hits count as of then and after it.
+    pub(crate) fn counts(self, window: Micros, now: Timestamp) -> (Timestamp, [u64; 2]) {
+        let start = start_of(now, window);
+        let [previous, current] = self.in_window(start, window).map(u64::from);
+        if previous == 0 {
+            return (start, [0, current]);
+        }
+        // The finest ticks with which `previous` times their number is exact.
+        let tick = window.get().div_ceil((EXACT_MAX - 1) / previous);
+        let ticks = window.get().div_ceil(tick);
+        let weight = ticks - now.since(start).get() / tick;
+        (start, [(previous * weight).div_ceil(ticks), current])
+    }
+
+    /// The previous and the current count in the window that begins at `start`.
+    fn in_window(self, start: Timestamp, window: Micros) -> [u32; 2] {
+        match self {
+            // A cell from a later window was written before the clock stepped back: its hits count here.
+            cell if cell.start >= start => [cell.previous, cell.current],
+            cell if cell.start + window == start => [cell.current, 0],
+            _ => [0, 0],
+        }
+    }
+}
+
+fn start_of(now: Timestamp, window: Micros) -> Timestamp {
+    Timestamp::from_micros(now.as_micros() - now.as_micros() % window.get())
+}
+
 /// Both counts as of `now`, and the weight of the previous one.
 struct Reading {
     start: Timestamp,
@@ -145,30 +175,39 @@ impl SlidingWindow {
         packed(&reading)
     }
 
+    /// A cell with the same estimate at `now` as a log, which has `counts` up to and after the start of the window.
+    pub(crate) fn of_counts(
+        &self,
+        now: Timestamp,
+        counts: impl FnOnce(Timestamp) -> [u64; 2],
+    ) -> Option<SlidingCell> {
+        let Reading { start, weight, ticks, .. } = self.read(None, now);
+        let [older, newer] = counts(start);
+        // More is never exact, and more than the limit.
+        let most = EXACT_MAX / 2 / ticks;
+        let older = older.min(most);
+        // Floor: its weight rounds up again.
+        let previous = (older * ticks / weight).min(u32::MAX.into());
+        // In the last millionths of a window too few fit into `previous`, and the rest fades with the current ones.
+        let current = (newer + older - (previous * weight).div_ceil(ticks)).min(most);
+        packed(&Reading { start, current, previous, weight, ticks })
+    }
+
     fn read(&self, cell: Option<SlidingCell>, now: Timestamp) -> Reading {
         let start = self.start_of(now);
         let ticks = self.window.get().div_ceil(self.tick.get());
         // A started tick has not faded: the weight rounds up, so the limit errs towards refusing.
         let weight = ticks - now.since(start).get() / self.tick.get();
-        let (current, previous) = match cell {
-            // A cell from a later window was written before the clock stepped back: its hits count here.
-            Some(cell) if cell.start >= start => (cell.current, cell.previous),
-            Some(cell) if cell.start + self.window == start => (0, cell.current),
-            _ => (0, 0),
-        };
+        let [previous, current] = cell.map_or([0, 0], |cell| cell.in_window(start, self.window));
         // After a live decrease of the limit, old counts times the finer ticks may leave the exact range.
         let most = EXACT_MAX / 2 / ticks;
-        Reading {
-            start,
-            current: u64::from(current).min(most),
-            previous: u64::from(previous).min(most),
-            weight,
-            ticks,
-        }
+        let (current, previous) = (u64::from(current).min(most), u64::from(previous));
+        let previous = if previous > most { previous.min(EXACT_MAX / 2 / weight) } else { previous };
+        Reading { start, current, previous, weight, ticks }
     }
 
     fn start_of(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_micros(now.as_micros() - now.as_micros() % self.window.get())
+        start_of(now, self.window)
     }
 
     /// The earliest time at which `wanted` hits fit, if no other request comes.

@@ -12,8 +12,8 @@ use crate::token_bucket::TokenBucket;
 
 impl Limit {
     /// The limit that admits no more than this one and no more than `other`, number by number: either of two tiers of a
-    /// rule may be the stricter in some number. None if algorithm or period differ, because they then use different
-    /// cells.
+    /// rule may be the stricter in some number. None if the family of the algorithms or the period differ, because they then
+    /// use different cells.
     #[must_use]
     pub fn strictest(&self, other: &Limit) -> Option<Limit> {
         // Valid limits with smaller numbers stay valid.
@@ -79,6 +79,13 @@ fn both(one: &Limit, other: &Limit) -> Option<Result<Limit, LimitError>> {
             refused(one.refused_hits(), other.refused_hits()),
         )
         .map(Limit::SlidingLog),
+        // A log admits no more than a counter of the same number; only a ban cannot be one.
+        (Limit::SlidingLog(log), Limit::SlidingWindow(window))
+        | (Limit::SlidingWindow(window), Limit::SlidingLog(log)) => match window.limit().min(log.limit()) {
+            0 => SlidingWindow::new(0, window.window()).map(Limit::SlidingWindow),
+            limit => SlidingLog::new(limit, log.window(), log.min_interval(), log.refused_hits())
+                .map(Limit::SlidingLog),
+        },
         (Limit::Concurrency(one), Limit::Concurrency(other)) => Concurrency::new(
             one.limit().min(other.limit()),
             one.ttl().max(other.ttl()),
@@ -101,6 +108,18 @@ mod tests {
             Limit::TokenBucket(TokenBucket::new(rate, burst).unwrap())
         };
         assert_eq!(bucket(1, 100).strictest(&bucket(50, 5)), Some(bucket(1, 5)));
+    }
+
+    #[test]
+    fn of_a_log_and_a_counter_the_log_counts_up_to_the_smaller_number() {
+        let minute = Micros::from_secs(60);
+        let log = |limit| {
+            Limit::SlidingLog(SlidingLog::new(limit, minute, Micros::ONE, RefusedHits::Forget).unwrap())
+        };
+        let window = |limit| Limit::SlidingWindow(SlidingWindow::new(limit, minute).unwrap());
+        assert_eq!(log(100).strictest(&window(900)), Some(log(100)));
+        assert_eq!(window(50).strictest(&log(100)), Some(log(50)));
+        assert_eq!(log(100).strictest(&window(0)), Some(window(0)));
     }
 
     #[test]

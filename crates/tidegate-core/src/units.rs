@@ -34,6 +34,12 @@ impl Hits {
     pub const fn saturating_add(self, other: Hits) -> Hits {
         Hits(self.0.saturating_add(other.0))
     }
+
+    /// The difference, at least zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Hits) -> Hits {
+        Hits(self.0.saturating_sub(other.0))
+    }
 }
 
 /// A span of whole microseconds.

@@ -1,9 +1,9 @@
 //! The further descriptors of a request in a log line: they spend too.
 
 use serde::Serialize;
-use tidegate_limiter::{CheckRequest, DescriptorAsk};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Incurred};
 
-use crate::record::{Digester, as_map};
+use crate::record::{Digester, as_map, is_false};
 
 /// The most further descriptors in a line.
 const MOST_ALSO: usize = 15;
@@ -13,6 +13,9 @@ const MOST_ALSO: usize = 15;
 pub struct AlsoAsked {
     /// The hits that it spent, or would have spent.
     pub cost: u64,
+    /// Whether its cost was incurred before it was known.
+    #[serde(skip_serializing_if = "is_false")]
+    pub incurred: bool,
     /// The limit that came with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_limit: Option<OwnLimit>,
@@ -45,6 +48,7 @@ pub(crate) fn also_asked(
 ) -> (Vec<AlsoAsked>, usize) {
     let asked = |(_, ask): (usize, &DescriptorAsk<'_>)| AlsoAsked {
         cost: ask.cost.get(),
+        incurred: ask.incurred == Incurred::Already,
         own_limit: own_limit(ask),
         attributes: names.attributes(ask.descriptor.entries),
     };

@@ -442,8 +442,9 @@ impl LimitDemand {
     /// The number of requests seen.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        let placed: u64 = self.places.iter().map(|(_, count)| count).sum();
-        placed + self.runs.iter().map(|run| run.requests).sum::<u64>()
+        // Another node told these numbers: they may be anything.
+        let placed = self.places.iter().map(|(_, count)| *count);
+        placed.chain(self.runs.iter().map(|run| run.requests)).fold(0, u64::saturating_add)
     }
 
     /// The number of callers that each tracked one stands for.
@@ -464,13 +465,14 @@ impl LimitDemand {
     #[must_use]
     pub fn requests_above(&self, limit: u64) -> u64 {
         let above = |places: &mut dyn Iterator<Item = (u64, u64)>| -> u64 {
-            places.filter(|(place, _)| *place > limit).map(|(_, count)| count).sum()
+            places.filter(|(place, _)| *place > limit).map(|(_, count)| count).fold(0, u64::saturating_add)
         };
         let of_run = |run: &Run| {
             let Run { used, hits, requests, .. } = *run;
             above(&mut Refused { used, hits, requests }.places())
         };
-        above(&mut self.places.iter().copied()) + self.runs.iter().map(of_run).sum::<u64>()
+        let placed = above(&mut self.places.iter().copied());
+        self.runs.iter().map(of_run).fold(placed, u64::saturating_add)
     }
 
     /// The limit that 99.9 % of callers stay within; `None` if no caller was seen.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_limiter::{Decided, LeaseToken, Patience, Report, ReportKind, RuleResult};
+use tidegate_limiter::{Decided, Incurred, LeaseToken, Patience, Report, ReportKind, RuleResult};
 use tidegate_rules::Match;
 
 use crate::also::{AlsoAsked, OwnLimit, also_asked, own_limit};
@@ -96,6 +96,9 @@ pub struct Record {
     /// Whether the caller could be asked to wait (leaky bucket).
     #[serde(skip_serializing_if = "is_true")]
     pub waits: bool,
+    /// Whether its cost was incurred before it was known, and charged whatever was left.
+    #[serde(skip_serializing_if = "is_false")]
+    pub incurred: bool,
     /// The mark of the lease that it took. The end of the lease is a separate line with the same mark.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub lease: Option<u64>,
@@ -160,6 +163,7 @@ impl Record {
             answered_in_us,
             banned: governing.as_ref().is_some_and(is_ban),
             waits: request.patience == Patience::Waits,
+            incurred: ask.is_some_and(|ask| ask.incurred == Incurred::Already),
             lease: decision.lease.as_ref().map(LeaseToken::mark),
             penalty: decision.penalty().map(|penalty| penalty.mark()),
             own_limit: ask.and_then(own_limit),
@@ -208,7 +212,7 @@ pub(crate) fn most_telling<'s, 'e, 'm>(
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_false(flag: &bool) -> bool {
+pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 
@@ -308,7 +312,13 @@ impl Digester {
         }
     }
 
-    /// What a viewer sees of a value logged in clear: its hash.
+    /// Whether the values of this attribute are logged in clear.
+    #[must_use]
+    pub fn is_clear(&self, name: &str) -> bool {
+        self.clear.has(name)
+    }
+
+    /// What a viewer sees of a logged value: its hash.
     #[must_use]
     pub fn masked(&self, name: &str, shown: &str) -> String {
         if is_hash(shown) { shown.to_owned() } else { self.hash(name, shown.as_bytes()) }

@@ -216,7 +216,8 @@ pub fn merge(tops: &[Top], by: By, most: usize) -> Top {
 }
 
 fn join(tops: &[Top]) -> Top {
-    let most_error: u64 = tops.iter().map(|top| top.most_error).sum();
+    // Another node told these numbers: they may be anything.
+    let most_error = tops.iter().fold(0_u64, |sum, top| sum.saturating_add(top.most_error));
     let mut callers: HashMap<&[(String, String)], TopCaller> = HashMap::new();
     let mut lately: HashMap<&[(String, String)], u64> = HashMap::new();
     for (top, caller) in tops.iter().flat_map(|top| top.callers.iter().map(move |caller| (top, caller))) {
@@ -229,8 +230,8 @@ fn join(tops: &[Top]) -> Top {
             key: caller.key.clone(),
         };
         let own = callers.entry(&caller.key).or_insert_with(unseen);
-        own.count = own.count - top.most_error + caller.count;
-        own.error = own.error - top.most_error + caller.error;
+        own.count = own.count.saturating_sub(top.most_error).saturating_add(caller.count);
+        own.error = own.error.saturating_sub(top.most_error).saturating_add(caller.error);
         let seen = lately.entry(&caller.key).or_insert(u64::MAX);
         *seen = (*seen).min(caller.left_ago_us.unwrap_or(u64::MAX));
     }
@@ -246,7 +247,7 @@ fn join(tops: &[Top]) -> Top {
     }
     Top {
         callers: callers.into_values().collect(),
-        total: tops.iter().map(|top| top.total).sum(),
+        total: tops.iter().fold(0, |sum: u64, top| sum.saturating_add(top.total)),
         most_error,
     }
 }

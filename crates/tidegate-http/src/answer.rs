@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use tidegate_core::{Micros, Timestamp};
-use tidegate_limiter::{Decision, LimitReport, Report, ReportKind, Shed, TraceContext, Traced, Transport};
+use tidegate_core::{Algorithm, Micros, Timestamp};
+use tidegate_limiter::{
+    Decision, LimitReport, Report, ReportKind, Shed, Source, TraceContext, Traced, Transport,
+};
 use tidegate_rules::{Mode, Rule};
 
 use crate::headers::{HeaderSets, Reported, write_retry_after};
@@ -14,10 +16,36 @@ use crate::problem::{Kind, Problem};
 /// The name of a limit that came with the request: it has no rule.
 pub const OVERRIDE: &str = "override";
 
-/// 200, 429, or 503 if a rule that must not decide without its store refused for that reason.
+/// The status of a refusal by a rule that must not decide without its store (`closed`), and has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClosedStatus {
+    /// 503, the default: the caller may have quota, so the fault is not its own. Clients and gateways that try another server
+    /// do so, and whoever watches errors sees an outage.
+    #[default]
+    ServiceUnavailable,
+    /// 429, as if the limit were reached: for clients that slow down on nothing else.
+    TooManyRequests,
+}
+
+impl ClosedStatus {
+    /// The status.
+    #[must_use]
+    pub fn code(self) -> StatusCode {
+        match self {
+            Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+}
+
+/// 200, 429, or `closed` if a rule that must not decide without its store refused for that reason.
 #[must_use]
-pub fn status(decision: &Decision) -> StatusCode {
-    refusal_kind(decision).map_or(StatusCode::OK, Kind::status)
+pub fn status(decision: &Decision, closed: ClosedStatus) -> StatusCode {
+    match refusal_kind(decision) {
+        None => StatusCode::OK,
+        Some(Kind::StoreUnavailable) => closed.code(),
+        Some(kind) => kind.status(),
+    }
 }
 
 /// The kind of refusal, if the decision is one.
@@ -65,9 +93,11 @@ pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp,
 
 /// The problem document of a refusal, with every violated policy.
 #[must_use]
-pub fn refusal(decision: &Decision) -> Problem {
+pub fn refusal(decision: &Decision, closed: ClosedStatus) -> Problem {
     if refusal_kind(decision) == Some(Kind::StoreUnavailable) {
-        return Problem::new(Kind::StoreUnavailable, message(decision)).hint("try again in a moment");
+        return Problem::new(Kind::StoreUnavailable, message(decision))
+            .with_status(closed.code())
+            .hint("try again in a moment");
     }
     let refusing =
         decision.reports().iter().filter(|report| report.mode != Mode::Shadow && report.is_refusal());
@@ -94,13 +124,7 @@ pub fn shed(shed: &Shed) -> (Problem, HeaderMap) {
 
 fn detail(decision: &Decision) -> String {
     match governing_limit(decision) {
-        Some((_, limit)) => match (limit.outcome.retry_after(), limit.window) {
-            (None, _) => {
-                format!("this request asks for more than the {} that the limit ever admits", limit.quota)
-            }
-            (Some(_), Some(window)) => format!("the limit of {} per {window} is used up", limit.quota),
-            (Some(_), None) => format!("the limit of {} is used up", limit.quota),
-        },
+        Some((_, limit)) => limit_detail(decision.source, limit),
         None if decision
             .governing()
             .is_some_and(|report| matches!(report.kind, ReportKind::Banned { .. })) =>
@@ -108,6 +132,41 @@ fn detail(decision: &Decision) -> String {
             "this caller is banned".to_owned()
         }
         None => "the request lacks what the limit counts by".to_owned(),
+    }
+}
+
+/// Why a limit refuses. Only what is known: a node that decides without its store does not know what others have spent.
+fn limit_detail(source: Source, limit: &LimitReport) -> String {
+    let (quota, left, cost) = (limit.quota, limit.outcome.remaining, limit.cost.get());
+    let named = limit.window.map_or_else(|| quota.to_string(), |window| format!("{quota} per {window}"));
+    if limit.outcome.retry_after().is_none() {
+        return format!("this request asks for more than the {quota} that the limit ever admits");
+    }
+    match source {
+        Source::OverloadLocal | Source::OverloadOpen => {
+            return format!("too many requests at once: the limit of {named} could not be checked in time");
+        }
+        Source::FallbackLocal | Source::FallbackOpen => {
+            return format!(
+                "the store does not answer, and this node's share of the limit of {named} is used up"
+            );
+        }
+        _ => {}
+    }
+    match limit.algorithm {
+        Algorithm::LeakyBucket => match limit.window {
+            Some(drains_in) => {
+                format!("the queue of {quota}, which drains in {drains_in}, has no room for this request")
+            }
+            None => format!("the queue of {quota} has no room for this request"),
+        },
+        Algorithm::Concurrency if left == 0 => format!("all {quota} places are taken"),
+        Algorithm::SlidingLog if left >= cost => {
+            format!("too soon after the last request: {left} of the limit of {named} are left")
+        }
+        _ if left >= cost.max(1) => format!("the limit of {named} is held by other requests for a moment"),
+        _ if left > 0 => format!("this request costs {cost}, and {left} of the limit of {named} are left"),
+        _ => format!("the limit of {named} is used up"),
     }
 }
 
@@ -145,5 +204,71 @@ fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) ->
         remaining: limit.outcome.remaining,
         window: limit.window.map(Duration::from),
         reset_after: limit.outcome.reset_after.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    use tidegate_core::Hits;
+    use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience};
+    use tidegate_rules::{Format, RuleSet};
+    use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
+
+    use super::*;
+
+    /// The answer to the last of these costs, at one moment.
+    fn decide(limit: &str, costs: &[u64]) -> Decision {
+        let rules = format!("{{ domain: d, rules: [{{ name: r, limits: [{limit}] }}] }}");
+        let rules =
+            RuleSet::compile(&[tidegate_rules::Source::new("rules", rules)], Format::Native).expect("rules");
+        let store = MemoryStore::with_clock(MemoryConfig::default(), Arc::new(ManualClock::default()));
+        let limiter = Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)));
+        let check = |cost: &u64| {
+            let asks = [DescriptorAsk::one(&[]).cost(Hits::new(*cost))];
+            let request = CheckRequest::new("d", &asks).patience(Patience::Waits);
+            let check = pin!(limiter.check(&request));
+            match check.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(decision) => decision.expect("the rules have the domain"),
+                Poll::Pending => panic!("memory answers at once"),
+            }
+        };
+        costs.iter().map(check).reduce(|_, last| last).expect("something is asked")
+    }
+
+    #[track_caller]
+    fn check(limit: &str, costs: &[u64], text: &str) {
+        let decision = decide(limit, costs);
+        assert_eq!((decision.allowed, message(&decision).as_ref()), (false, text));
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_so() {
+        let log = "{ algorithm: sliding_log, limit: 100, window: 1m, min_interval: 1s }";
+        check(log, &[1, 1], "too soon after the last request: 99 of the limit of 100 per 1m are left");
+        check("3/minute", &[3, 1], "the limit of 3 per 1m is used up");
+        check("3/minute", &[1, 3], "this request costs 3, and 2 of the limit of 3 per 1m are left");
+        check("3/minute", &[4], "this request asks for more than the 3 that the limit ever admits");
+        let leaky = "{ algorithm: leaky_bucket, rate: 2/s, max_delay: 1s }";
+        check(leaky, &[1, 1, 1, 1], "the queue of 3, which drains in 1500ms, has no room for this request");
+        check("{ algorithm: concurrency, limit: 2, ttl: 1m }", &[1, 1, 1], "all 2 places are taken");
+    }
+
+    #[test]
+    fn a_refusal_without_the_store_does_not_say_that_the_caller_has_spent_all() {
+        let decision = decide("3/minute", &[3, 1]);
+        let limit = governing_limit(&decision).expect("a limit refused").1;
+        assert_eq!(
+            limit_detail(Source::OverloadLocal, limit),
+            "too many requests at once: the limit of 3 per 1m could not be checked in time"
+        );
+        assert_eq!(
+            limit_detail(Source::FallbackLocal, limit),
+            "the store does not answer, and this node's share of the limit of 3 per 1m is used up"
+        );
     }
 }

@@ -17,6 +17,7 @@ use tidegate_limiter::{
 use tidegate_rules::{Descriptor, UnknownDomain};
 use tidegate_store::Clock;
 
+use crate::answer::ClosedStatus;
 use crate::headers::HeaderSets;
 use crate::hold::{Held, Hold};
 use crate::identity::{Attributes, Entries};
@@ -32,6 +33,8 @@ pub struct Gate {
     pub shedder: Option<Arc<Shedder>>,
     /// The header sets of its answers.
     pub headers: HeaderSets,
+    /// The status of refusals for lack of a store.
+    pub closed_status: ClosedStatus,
     /// Runs timers, and the tasks that renew leases.
     pub runtime: Arc<dyn Runtime>,
     /// The clock for `X-RateLimit-Reset`.
@@ -63,6 +66,10 @@ pub fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
 
 /// The result for a request.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most requests are admitted, and a box would cost each an allocation"
+)]
 pub enum GateAnswer {
     /// Admitted, now.
     Admitted(Admitted),
@@ -128,7 +135,7 @@ impl Gate {
         self.decided(asked_at, domain, trace, &decision);
         let mut report = DecisionReport { decision, sets: self.headers, asked_at };
         if !report.decision.allowed {
-            return GateAnswer::Refused(Refusal::by(&report));
+            return GateAnswer::Refused(Refusal::by(&report, self.closed_status));
         }
         if patience == Patience::Waits {
             self.hold_and_wait(&mut report.decision, &mut held).await;
@@ -180,11 +187,11 @@ impl DecisionReport {
 const MOST_HEADERS: usize = 6;
 
 impl Refusal {
-    fn by(report: &DecisionReport) -> Self {
+    fn by(report: &DecisionReport, closed: ClosedStatus) -> Self {
         let mut headers = HeaderMap::new();
         report.write(&mut headers);
         let decision = Some(Box::new(report.decision.clone()));
-        Refusal { problem: answer::refusal(&report.decision), headers, decision }
+        Refusal { problem: answer::refusal(&report.decision, closed), headers, decision }
     }
 
     fn shed(shed: &tidegate_limiter::Shed) -> Self {
@@ -204,7 +211,7 @@ impl Refusal {
     /// The status of the answer, unless it is overridden.
     #[must_use]
     pub fn status(&self) -> StatusCode {
-        self.problem.kind().status()
+        self.problem.status()
     }
 
     /// The answer to a request with these headers: a problem document or, over gRPC, a status.

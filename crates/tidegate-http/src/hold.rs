@@ -1,10 +1,12 @@
 //! Holds a lease as long as it is needed: renewed in time, and released however its holder ends.
 //!
-//! A holder only has to be dropped, and that is what a finished body, a failed handler, a disconnected client and a panic
-//! have in common. On the memory store the slot is free at once; otherwise the task that renews the lease releases it. If
+//! A holder only has to be dropped, and that is what a finished body, a failed handler and a panic have in common. Where a
+//! disconnected client ends the work (a handler in this process, which is dropped with it), it also ends the hold; where
+//! the work goes on elsewhere, the holder waits for it, for [`Held::outlives_client`] at most. On the memory store the slot is free at once; otherwise the task that renews the lease releases it. If
 //! the process dies, the lease expires by its time to live.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::Micros;
 use tidegate_limiter::{LeaseError, LeaseToken, Limiter, Permit, Runtime};
@@ -29,6 +31,15 @@ impl Held {
         self.permit.iter().for_each(|place| place.answered(took));
     }
 
+    /// How long a service that works on may keep the slot once its client has left; `None` if there is no slot.
+    ///
+    /// As long as a lease lives without being renewed: a service that takes longer is not waited for either.
+    #[must_use]
+    pub fn outlives_client(&self) -> Option<Duration> {
+        let lease = self.lease.as_ref().map(|hold| hold.lease.longest_ttl().into());
+        lease.or_else(|| self.permit.as_ref().map(|_| WORKER_PATIENCE))
+    }
+
     /// A request that waits for its turn keeps no worker busy.
     pub(crate) fn step_aside(&mut self) {
         self.permit.iter_mut().for_each(Permit::step_aside);
@@ -38,6 +49,9 @@ impl Held {
         self.permit.iter_mut().for_each(Permit::come_back);
     }
 }
+
+/// How long a worker of the service behind counts as busy with a request whose client has left.
+const WORKER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Holds a lease until it is dropped.
 #[derive(Debug)]

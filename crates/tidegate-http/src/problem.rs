@@ -13,6 +13,7 @@ pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/prob
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     kind: Kind,
+    status: StatusCode,
     /// What happened in this case.
     pub detail: Cow<'static, str>,
     /// The field at fault, as a path: `checks[3].attributes.user`.
@@ -41,7 +42,7 @@ struct Document<'p> {
     violated_policies: &'p [String],
 }
 
-/// The kinds of problem, each a stable identifier with one status and title.
+/// The kinds of problem, each a stable identifier with its usual status and one title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub enum Kind {
@@ -222,7 +223,21 @@ impl Problem {
     /// A problem with its detail; add a field or a hint if there is one.
     #[must_use]
     pub fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), field: None, hint: None, violated_policies: Vec::new() }
+        Self {
+            kind,
+            status: kind.status(),
+            detail: detail.into(),
+            field: None,
+            hint: None,
+            violated_policies: Vec::new(),
+        }
+    }
+
+    /// Answers with another status than is usual for this kind.
+    #[must_use]
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
     }
 
     /// Names the field at fault.
@@ -245,14 +260,20 @@ impl Problem {
         self.kind
     }
 
+    /// The status of the answer.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// The document itself.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        let Problem { kind, detail, field, hint, violated_policies } = self;
+        let Problem { kind, status, detail, field, hint, violated_policies } = self;
         let document = Document {
             kind: *kind,
             title: kind.title(),
-            status: kind.status().as_u16(),
+            status: status.as_u16(),
             detail,
             error: kind.code(),
             message: detail,
@@ -267,7 +288,7 @@ impl Problem {
     #[must_use]
     pub fn to_response<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = Response::new(B::from(self.to_json().into()));
-        *response.status_mut() = self.kind.status();
+        *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
         response
     }

@@ -57,6 +57,8 @@ impl LimiterConfig {
 pub struct RemoteConfig {
     /// Where the limiter's own tasks run.
     pub runtime: Arc<dyn Runtime>,
+    /// Where the prober runs, which finds out whether the store is alive: best a thread without other work (`prober_thread`).
+    pub prober: Arc<dyn Runtime>,
     /// The longest a request waits for the store, queueing included.
     pub timeout: Micros,
     /// When a store node counts as failed.
@@ -81,6 +83,7 @@ impl RemoteConfig {
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
         let random = RandomState::new();
         RemoteConfig {
+            prober: runtime.clone(),
             runtime,
             timeout: Micros::from_millis(10),
             breaker: BreakerConfig::default(),

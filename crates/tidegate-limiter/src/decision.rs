@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Outcome, Timestamp};
+use tidegate_core::{Algorithm, Hits, Micros, Outcome, Timestamp};
 use tidegate_rules::{Mode, OnMissingKey, Rule, Variant};
 
 use crate::lease::LeaseToken;
@@ -84,6 +84,10 @@ pub struct LimitReport {
     pub quota: u64,
     /// The period in which the quota refills, if the limit has one.
     pub window: Option<Micros>,
+    /// How the limit counts.
+    pub algorithm: Algorithm,
+    /// What the request asked of it.
+    pub cost: Hits,
 }
 
 /// The decision on one descriptor of a request.
@@ -170,6 +174,12 @@ impl Decision {
     #[must_use]
     pub fn rule_of(&self, report: &Report) -> Option<&Rule> {
         report.rule.map(|index| self.snapshot.rules().rule(index))
+    }
+
+    /// The rules that did not count the request because it lacks an attribute of their key.
+    pub fn skipped(&self) -> impl Iterator<Item = &Rule> {
+        let skips = |report: &&Report| report.kind == ReportKind::KeyMissing(OnMissingKey::Skip);
+        self.reports.iter().filter(skips).filter_map(|report| self.rule_of(report))
     }
 
     /// The decision on the descriptor at this index of the request.

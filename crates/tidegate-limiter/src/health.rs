@@ -89,6 +89,8 @@ pub struct RemoteStats {
     pub orphans: usize,
     /// Request names not yet written to the store because it did not answer.
     pub unwritten_names: usize,
+    /// Named requests that this limiter is deciding.
+    pub names_in_flight: usize,
     /// Refusals evicted from the deny cache before they expired.
     pub refusals_evicted: u64,
     /// Hits that will never be charged to the store, for lack of room.
@@ -114,6 +116,7 @@ impl RemoteStats {
             lent_leases: local.lent.unknown(),
             orphans: remote.orphans.len(),
             unwritten_names,
+            names_in_flight: names.in_flight(),
             refusals_evicted: remote.deny_cache.evicted(),
             hits_forgiven: local.ledger.forgiven(),
             leases_lost: remote.orphans.lost() + local.lent.forgotten(),

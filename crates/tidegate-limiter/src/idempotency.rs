@@ -12,7 +12,9 @@ use tidegate_core::append_part;
 use tidegate_store::{Clock, Record, RefundId, StoreError};
 
 use crate::limiter::Limiter;
-use crate::remote::{ANSWERED, Fingerprint, KEPT, NameInFlight, RecordState, Unwritten, read_record};
+use crate::remote::{
+    ANSWERED, Fingerprint, KEPT, NameInFlight, NameUse, RecordState, Unwritten, read_record,
+};
 
 /// The name a caller gave its request, and a fingerprint of all it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +24,12 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// `id` within `domain`, for a request that asks `asked`: the same bytes for the same question, on every node.
+    /// `id` of `caller` within `domain`, for a request that asks `asked`: the same bytes for the same caller and question, on
+    /// every node. Ids of different callers are different names, so that none can use another's.
     #[must_use]
-    pub fn new(domain: &str, id: &str, asked: &[u8]) -> Self {
+    pub fn new(domain: &str, caller: &[u8], id: &str, asked: &[u8]) -> Self {
         let mut name = Vec::new();
-        for part in [&b"request_id"[..], domain.as_bytes(), id.as_bytes()] {
+        for part in [&b"request_id"[..], domain.as_bytes(), caller, id.as_bytes()] {
             append_part(&mut name, part);
         }
         let mut fingerprint = Fingerprint::default();
@@ -60,6 +63,8 @@ pub enum ClaimError {
     UsedForAnother,
     /// The first one is still being decided, or its result is unknown.
     UnderWay,
+    /// As many names as can be remembered are in use. Nothing was spent.
+    NoRoom,
 }
 
 impl fmt::Display for ClaimError {
@@ -68,6 +73,9 @@ impl fmt::Display for ClaimError {
             ClaimError::UsedForAnother => "request_id was used for another request less than a minute ago",
             ClaimError::UnderWay => {
                 "a request with this request_id is still being decided, or its result is unknown"
+            }
+            ClaimError::NoRoom => {
+                "no room to remember another request_id: too many were used within the last minute"
             }
         })
     }
@@ -95,9 +103,11 @@ impl Limiter {
     /// If the store does not answer, the request counts as new: its rules' failure policies decide.
     ///
     /// # Errors
-    /// When the name stands for another request, or the first one is still being decided.
+    /// When the name stands for another request, the first one is still being decided, or there is no room for its answer.
     pub async fn claim(&self, request: &RequestId) -> Result<Claim<'_>, ClaimError> {
         let name = request.name;
+        // The mark comes first: who ends a try keeps its answer before it drops the mark.
+        let in_flight = self.request_names.begin(name);
         if let Some(kept) = self.request_names.kept_here(&name, self.clock.now()) {
             return match read_record(&kept) {
                 Some((fingerprint, RecordState::Answered(answer))) if fingerprint == request.fingerprint => {
@@ -106,11 +116,12 @@ impl Limiter {
                 _ => Err(ClaimError::UsedForAnother),
             };
         }
-        let in_flight = self.request_names.begin(name, request.fingerprint);
-        let in_flight = in_flight.map_err(|other| match other == request.fingerprint {
-            true => ClaimError::UnderWay,
-            false => ClaimError::UsedForAnother,
-        })?;
+        let in_flight = match in_flight {
+            NameUse::Begun(in_flight) => in_flight,
+            // The store is not asked, or its claim might outlive the other's.
+            NameUse::Taken => return Err(ClaimError::UnderWay),
+            NameUse::Full => return Err(ClaimError::NoRoom),
+        };
         let claim = self.request_names.new_claim(request.fingerprint);
         let put = self.put_record(name, claim.clone()).await;
         let first = |claim, claimed, is_certain| {
@@ -120,6 +131,7 @@ impl Limiter {
         let known = match put {
             Ok(None) => return first(claim, true, true),
             Ok(Some(known)) => known,
+            Err(StoreError::NoRoom { .. }) => return Err(ClaimError::NoRoom),
             Err(error) => return first(claim, !error.is_certainly_not_applied(), false),
         };
         match read_record(&known) {

@@ -29,7 +29,6 @@ mod rule_watcher;
 mod runtime;
 mod shadow;
 mod shared_observer;
-mod shed;
 mod snapshot;
 mod source;
 mod spent;
@@ -52,17 +51,17 @@ pub use penalty::Penalty;
 pub use refund::{RefundError, SpentAt};
 pub use remote::breaker::BreakerConfig;
 pub use remote::{LATE_CALLS_HEARD_FOR, QueueBounds};
-pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience, PenaltyStart};
+pub use request::{CheckRequest, DescriptorAsk, Incurred, LimitOverride, Patience, PenaltyStart};
 pub use rule_watcher::{RuleHits, RuleResult, RuleWatcher};
 pub use runtime::{Runtime, Task};
 #[cfg(feature = "tokio")]
-pub use runtime::{TokioHandle, TokioRuntime};
-pub use shed::{
+pub use runtime::{TokioHandle, TokioRuntime, prober_thread};
+pub use snapshot::Snapshot;
+pub use source::Source;
+pub use spent::{SpentText, SpentToken, SpentTokenError};
+pub use tidegate_shed::{
     Capacity, Classes, Gradient2, Gradient2Config, LevelConfig, LevelConfigError, Percent, Permit, Reason,
     Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,
 };
-pub use snapshot::Snapshot;
-pub use source::Source;
-pub use spent::{SpentToken, SpentTokenError};
 pub use trace::{TRACEPARENT, TraceContext, Traced, Transport};
 pub use usage::{CellUsage, Usage};

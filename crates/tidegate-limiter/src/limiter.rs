@@ -77,6 +77,7 @@ impl Limiter {
             Arc::new(Remote::new(RemoteParts {
                 store: store.clone(),
                 runtime: remote.runtime,
+                prober: remote.prober,
                 queue: remote.queue,
                 timeout: remote.timeout,
                 breaker: remote.breaker,

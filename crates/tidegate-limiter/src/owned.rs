@@ -1,7 +1,9 @@
 //! Store questions in a form that outlives the request that asked them.
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Charge, Hits, Limit, LimitFingerprint, Micros, Scope, Stance, Touch, take_part};
+use tidegate_core::{
+    Ask, Charge, Hits, Limit, LimitFingerprint, Micros, Over, Scope, Stance, Touch, take_part,
+};
 use tidegate_rules::CellKeyBytes;
 use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, RefundId, Request, Spend};
 
@@ -28,7 +30,7 @@ pub(crate) struct AskedCell<'q> {
 /// Store cells, the hits to refund to each, and the age of those hits.
 pub(crate) type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
 
-/// What two requests must have in common to be folded: cells, limits and hits.
+/// What two requests must have in common to be folded: cells, limits, hits, and what a cost above what is left does.
 pub(crate) type Shape = SmallVec<[ShapeOfCell; 1]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,18 +38,19 @@ pub(crate) struct ShapeOfCell {
     hash: CellHash,
     version: LimitFingerprint,
     hits: Hits,
+    over: Over,
     enforced: bool,
     repeats_refusals: bool,
 }
 
 impl Question<'_> {
-    /// Its shape; `None` if it takes a lease, which cannot be folded.
+    /// Its shape; `None` if it cannot be folded: it takes a lease.
     pub(crate) fn shape(&self) -> Option<Shape> {
         let shape = |asked: &AskedCell<'_>| {
             let Touch { limit: _, ask, stance } = asked.spend.touch;
-            let (hash, version, hits) = (asked.hash, asked.version, ask.hits);
+            let (hash, version, hits, over) = (asked.hash, asked.version, ask.hits, asked.spend.touch.over());
             let (enforced, repeats_refusals) = (stance == Stance::Enforced, self.repeats_refusals);
-            let shape = ShapeOfCell { hash, version, hits, enforced, repeats_refusals };
+            let shape = ShapeOfCell { hash, version, hits, over, enforced, repeats_refusals };
             ask.lease.is_none().then_some(shape)
         };
         self.cells.iter().map(shape).collect()
@@ -133,6 +136,13 @@ impl OwnedCharge {
         OwnedCharge { cell: spend.cell.clone(), charge: Charge::now(spend.ask.hits) }
     }
 
+    /// A charge, now, of what `spend` spends whatever is left.
+    pub(crate) fn of_debt(spend: &Spend<'_>) -> Self {
+        let limit = spend.touch.limit;
+        let charge = Charge { overdraft: limit.most_debt(), ..Charge::now(spend.touch.ask.hits) };
+        OwnedCharge { cell: OwnedCell::new(&spend.cell, limit), charge }
+    }
+
     pub(crate) fn as_charge(&self) -> CellCharge<'_> {
         CellCharge { cell: self.cell.key(), limit: &self.cell.limit, charge: self.charge }
     }
@@ -161,7 +171,7 @@ impl OwnedSpend {
 
     /// The key for a deny cache lookup.
     pub(crate) fn cached(&self) -> CachedCell<'_> {
-        let (limit, hits) = (&self.cell.limit, self.ask.hits);
+        let (limit, hits) = (&self.cell.limit, self.as_spend().touch.needs());
         CachedCell { hash: self.hash, version: self.version, limit, hits, stance: self.stance }
     }
 

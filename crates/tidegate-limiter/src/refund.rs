@@ -6,7 +6,7 @@ use std::error::Error;
 use std::fmt;
 
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Limit, Micros};
+use tidegate_core::{Hits, Limit, Micros, Over};
 use tidegate_rules::{Coordination, UnknownDomain};
 use tidegate_store::{Clock, Refund, RefundId, Stamped, StoreError};
 
@@ -215,8 +215,20 @@ impl Limiter {
                     && refill_time(limit, plan.overdraft(place)).is_some_and(|refill| age >= refill)
             }
         };
-        let places = plan.refundable().filter(|place| !is_back(*place));
-        places.map(|place| Return { place, hits, age }).collect()
+        // What a limit did not spend, because its cap left it out, does not go back.
+        let unspent = match spent {
+            SpentAt::Token(token) => token.unspent(),
+            SpentAt::By(decision) | SpentAt::Charged(decision) => {
+                decision.spent().map_or(Hits::ZERO, |token| token.unspent())
+            }
+            SpentAt::Unknown | SpentAt::Ago(_) | SpentAt::AgoExcept(..) => Hits::ZERO,
+        };
+        let due = |place: usize| match plan.spends[place].touch.ask.over {
+            Over::Cap => hits.saturating_sub(unspent),
+            Over::Refuse | Over::Debt | Over::Charge => hits,
+        };
+        let places = plan.refundable().filter(|place| !is_back(*place) && due(*place) > Hits::ZERO);
+        places.map(|place| Return { place, hits: due(place), age }).collect()
     }
 
     /// Restores the full quota of every cell that `request` would touch.

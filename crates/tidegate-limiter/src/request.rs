@@ -1,6 +1,6 @@
 //! What a transport asks of the limiter.
 
-use tidegate_core::{FixedWindow, Hits, Limit, LimitError, Micros, Scope};
+use tidegate_core::{FixedWindow, Hits, Limit, LimitError, Micros, Over, Scope};
 use tidegate_rules::{Descriptor, RuleLimit};
 
 /// One request to decide: it passes as a whole, or spends nothing.
@@ -91,6 +91,20 @@ pub struct DescriptorAsk<'a> {
     pub cost: Hits,
     /// A limit supplied by the caller, which replaces the rules for this descriptor.
     pub limit: Option<&'a LimitOverride>,
+    /// Whether the cost is still to be incurred.
+    pub incurred: Incurred,
+}
+
+/// When the cost of a request is incurred.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Incurred {
+    /// When it passes: the caller asks first.
+    #[default]
+    IfAdmitted,
+    /// Before it was known, such as the tokens of an answer. A limit whose rule says `over: debt` counts it whatever is left,
+    /// and whatever the other limits say.
+    Already,
 }
 
 impl<'a> DescriptorAsk<'a> {
@@ -103,13 +117,19 @@ impl<'a> DescriptorAsk<'a> {
     /// One hit for this descriptor.
     #[must_use]
     pub const fn of(descriptor: Descriptor<'a>) -> Self {
-        DescriptorAsk { descriptor, cost: Hits::ONE, limit: None }
+        DescriptorAsk { descriptor, cost: Hits::ONE, limit: None, incurred: Incurred::IfAdmitted }
     }
 
     /// Sets the cost; zero looks without spending.
     #[must_use]
     pub const fn cost(self, cost: Hits) -> Self {
         DescriptorAsk { cost, ..self }
+    }
+
+    /// Sets whether the cost is still to be incurred.
+    #[must_use]
+    pub const fn incurred(self, incurred: Incurred) -> Self {
+        DescriptorAsk { incurred, ..self }
     }
 
     /// Sets a limit that replaces the rules.
@@ -119,7 +139,8 @@ impl<'a> DescriptorAsk<'a> {
     }
 }
 
-/// A limit supplied by the caller: a quota per fixed window, counted per descriptor.
+/// A limit supplied by the caller: a quota per fixed window, counted per descriptor. A cost above what is left is counted, as
+/// envoyproxy/ratelimit does.
 #[derive(Debug)]
 pub struct LimitOverride {
     pub(crate) limit: RuleLimit,
@@ -134,7 +155,7 @@ impl LimitOverride {
         let name = format!("override/{window}");
         let scope = Scope::new(&[domain.as_bytes(), b"", name.as_bytes()]);
         let limit = Limit::FixedWindow(FixedWindow::new(limit, window)?);
-        Ok(LimitOverride { limit: RuleLimit { limit, name, scope } })
+        Ok(LimitOverride { limit: RuleLimit { limit, name, scope, over: Some(Over::Debt) } })
     }
 
     /// The hits per window.

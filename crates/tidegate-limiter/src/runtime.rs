@@ -72,3 +72,22 @@ impl Runtime for TokioHandle {
         Box::pin(tokio::time::sleep(span.into()))
     }
 }
+
+/// The thread that all probers of this process share, started on first use. If the system has none to give, probers run where
+/// the limiter is called.
+#[cfg(feature = "tokio")]
+#[must_use]
+pub fn prober_thread() -> std::sync::Arc<dyn Runtime> {
+    use std::sync::{Arc, OnceLock};
+    static THREAD: OnceLock<Option<tokio::runtime::Handle>> = OnceLock::new();
+    let start = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new().name("tidegate-prober".to_owned());
+        thread.spawn(move || runtime.block_on(std::future::pending::<()>())).ok().map(|_| handle)
+    };
+    match THREAD.get_or_init(start) {
+        Some(handle) => Arc::new(TokioHandle(handle.clone())),
+        None => Arc::new(TokioRuntime),
+    }
+}

@@ -17,13 +17,17 @@ use crate::refund::Return;
 impl Limiter {
     /// Gives back what limits of shadow rules spent on a request that passed, if another limit of the same rule refuses it.
     pub(crate) async fn settle_shadows(&self, plan: &Plan<'_>, outcomes: &[Outcome], asked_at: Timestamp) {
-        if outcomes.iter().all(Outcome::is_admitted) {
+        if outcomes.iter().all(Outcome::is_spent) {
             return;
         }
         let age = self.clock.now().since(asked_at);
         let spent = spent_in_vain(plan, outcomes).into_iter();
-        let returns: SmallVec<[Return; 4]> =
-            spent.map(|place| Return { place, hits: plan.spends[place].touch.ask.hits, age }).collect();
+        let returns: SmallVec<[Return; 4]> = spent
+            .map(|place| {
+                let hits = outcomes[place].spent_of(plan.spends[place].touch.ask.hits);
+                Return { place, hits, age }
+            })
+            .collect();
         if returns.is_empty() {
             return;
         }
@@ -38,7 +42,7 @@ impl Limiter {
 
 /// The spends of limits of shadow rules that admitted, where another limit of the same rule or its penalty refuses.
 fn spent_in_vain(plan: &Plan<'_>, outcomes: &[Outcome]) -> SmallVec<[usize; 4]> {
-    let refuses = |entry: &MatchedLimit<'_>| matches!(entry.asks, Asks::Limit { spend, .. } if !outcomes[spend].is_admitted());
+    let refuses = |entry: &MatchedLimit<'_>| matches!(entry.asks, Asks::Limit { spend, .. } if !outcomes[spend].is_spent());
     let is_refused_shadow = |one: &MatchedLimit<'_>| {
         let same = |other: &&MatchedLimit<'_>| {
             other.descriptor == one.descriptor && other.rule.map(Rule::index) == one.rule.map(Rule::index)

@@ -50,6 +50,12 @@ impl Source {
         matches!(self, Source::FallbackClosed | Source::OverloadClosed)
     }
 
+    /// Whether the store was too busy to decide: a refusal then says nothing about the caller.
+    #[must_use]
+    pub fn is_overload(self) -> bool {
+        matches!(self, Source::OverloadOpen | Source::OverloadClosed | Source::OverloadLocal)
+    }
+
     /// The source of a request decided in part by each: the one with the weaker guarantee.
     pub(crate) fn or_weaker(self, other: Source) -> Source {
         let weakness = |source: Source| match source {

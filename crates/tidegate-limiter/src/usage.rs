@@ -2,11 +2,11 @@
 //!
 //! For people and for clients that plan ahead; a request that wants to pass calls [`Limiter::check`].
 
-use tidegate_core::{Hits, Micros, Outcome};
+use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 use tidegate_rules::{Descriptor, Explanation, LimitExplanation, Mode, RuleOutcome, UnknownDomain};
 use tidegate_store::Clock;
 
-use crate::decision::ReportKind;
+use crate::decision::{Decision, ReportKind};
 use crate::limiter::Limiter;
 use crate::request::{CheckRequest, DescriptorAsk};
 use crate::source::Source;
@@ -44,23 +44,44 @@ pub struct CellUsage {
 }
 
 impl Limiter {
-    /// Looks at every cell of a caller.
+    /// Looks at every cell of a caller: the decision that one more hit would get.
+    ///
+    /// # Errors
+    /// When no rule has the domain.
+    pub async fn look(&self, domain: &str, descriptor: Descriptor<'_>) -> Result<Decision, UnknownDomain> {
+        let descriptors = [DescriptorAsk::of(descriptor).cost(Hits::ZERO)];
+        let request = CheckRequest::new(domain, &descriptors).asking_every_cell();
+        self.check(&request).await
+    }
+
+    /// What a caller has left under every rule.
     ///
     /// # Errors
     /// When no rule has the domain.
     pub async fn usage(&self, domain: &str, descriptor: Descriptor<'_>) -> Result<Usage, UnknownDomain> {
-        let descriptors = [DescriptorAsk::of(descriptor).cost(Hits::ZERO)];
-        let request = CheckRequest::new(domain, &descriptors).asking_every_cell();
-        let decision = self.check(&request).await?;
-        let rules = decision.snapshot().rules();
-        let explanation = rules.explain(domain, &descriptor, self.clock.now())?;
+        Usage::of(&self.look(domain, descriptor).await?, domain, &descriptor, self.clock.now())
+    }
+}
+
+impl Usage {
+    /// What `looked`, of [`Limiter::look`], says rule by rule. It takes longer the more rules the domain has.
+    ///
+    /// # Errors
+    /// When no rule has the domain.
+    pub fn of(
+        looked: &Decision,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+    ) -> Result<Self, UnknownDomain> {
+        let explanation = looked.snapshot().rules().explain(domain, descriptor, now)?;
         let mut cells = Vec::new();
         for explained in &explanation.rules {
             let RuleOutcome::Counts { mode, limits, from, key, .. } = &explained.outcome else { continue };
-            let of_rule = decision
+            let of_rule = looked
                 .reports
                 .iter()
-                .filter(|report| decision.rule_of(report).is_some_and(|rule| rule.name() == explained.rule));
+                .filter(|report| looked.rule_of(report).is_some_and(|rule| rule.name() == explained.rule));
             // Both list a rule's limits in file order.
             for (limit, report) in limits.iter().zip(of_rule) {
                 let ReportKind::Limited(numbers) = &report.kind else { continue };
@@ -76,6 +97,6 @@ impl Limiter {
                 });
             }
         }
-        Ok(Usage { source: decision.source, cells, explanation })
+        Ok(Usage { source: looked.source, cells, explanation })
     }
 }

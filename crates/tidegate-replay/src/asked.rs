@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros};
-use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Incurred, LimitOverride, Patience};
 use tidegate_rules::Descriptor;
 
 use crate::parse::{Attributes, Recorded};
@@ -30,7 +30,7 @@ pub(crate) fn with_request<T>(
     let mut entries = Entries::new();
     entries.extend(recorded.attributes.iter().map(|(name, value)| (&**name, &**value)));
     let cost = |cost: u64| if spending == Spending::Nothing { 0 } else { cost };
-    let ask = ask(&entries, cost(recorded.cost));
+    let ask = ask(&entries, cost(recorded.cost)).incurred(incurred(recorded.own.incurred));
     let patience = if recorded.own.must_go_now { Patience::MustGoNow } else { Patience::Waits };
     if recorded.own.also.is_empty() && recorded.own.limit.is_none() {
         return then(&CheckRequest::new(domain, &[ask]).patience(patience));
@@ -47,7 +47,8 @@ pub(crate) fn with_request<T>(
         .collect();
     let mut asks = Vec::with_capacity(1 + others.len());
     for ((entries, limit), also) in others.iter().zip(&recorded.own.also) {
-        asks.push(self::ask(entries, cost(also.cost)).limit(limit.as_ref()));
+        let ask = self::ask(entries, cost(also.cost)).incurred(incurred(also.incurred));
+        asks.push(ask.limit(limit.as_ref()));
     }
     // In their order: of readings with the same cell, the first one's cost counts.
     asks.insert(recorded.own.also_before.min(asks.len()), ask.limit(first.as_ref()));
@@ -60,4 +61,8 @@ fn entries<'e>(attributes: &'e Attributes<'_>) -> Entries<'e> {
 
 fn ask<'e>(entries: &'e [(&'e str, &'e [u8])], cost: u64) -> DescriptorAsk<'e> {
     DescriptorAsk::of(Descriptor { entries }).cost(Hits::new(cost))
+}
+
+fn incurred(already: bool) -> Incurred {
+    if already { Incurred::Already } else { Incurred::IfAdmitted }
 }

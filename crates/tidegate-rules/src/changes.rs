@@ -5,10 +5,11 @@ use std::fmt;
 
 use tidegate_core::Limit;
 
+use crate::lost::LostCounters;
 use crate::rule::{Rule, RuleLimit};
 use crate::ruleset::{Domain, RuleSet};
 
-/// The differences between two rule sets. It prints as `+2 rules, ~1, -0: per-user 100/1m -> 200/1m`.
+/// The differences between two rule sets. It prints as `+2 rules, ~1, -0: per-user 60/1m -> 90/1m`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleChanges {
     /// Added rules, by name.
@@ -17,6 +18,8 @@ pub struct RuleChanges {
     pub changed: Vec<String>,
     /// Removed rules.
     pub removed: Vec<String>,
+    /// Rules of both whose counters start empty.
+    pub lost: Vec<LostCounters>,
 }
 
 /// The most rules named in a log line; the counts cover all.
@@ -43,6 +46,7 @@ impl RuleSet {
                 }
             }
         }
+        changes.lost = self.counters_lost_since(before);
         changes.removed = old.keys().filter(|key| !new.contains_key(*key)).map(name).collect();
         changes
     }
@@ -96,6 +100,7 @@ impl Described {
             ("experiment", rule.experiment().map_or("none".to_owned(), |share| share.to_string())),
             ("penalty", rule.penalty().map_or("none".to_owned(), |penalty| shown(&penalty.limit))),
             ("overdraft", rule.overdraft().get().to_string()),
+            ("over", over_of(rule)),
             ("overrides", format!("{:?}", rule.replacing.replaces)),
             (
                 "key_overrides",
@@ -121,8 +126,14 @@ impl Described {
     }
 }
 
+/// What a cost above what is left does, and where limits differ from their rule in that.
+fn over_of(rule: &Rule) -> String {
+    let own = rule.limits().filter_map(|one| Some(format!("{} {:?}", one.name, one.over?)));
+    std::iter::once(format!("{:?}", rule.over())).chain(own).collect::<Vec<_>>().join(", ")
+}
+
 /// A limit in a few words: `100/1m`, `10/1s burst 50`, `10 at once`.
-fn shown(limit: &Limit) -> String {
+pub(crate) fn shown(limit: &Limit) -> String {
     let per = |count: u64, span: Option<tidegate_core::Micros>| match span {
         Some(span) => format!("{count}/{span}"),
         None => format!("{count} in {}", limit.algorithm().name()),

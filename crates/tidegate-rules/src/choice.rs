@@ -70,8 +70,12 @@ pub(crate) struct TierSets {
 #[derive(Debug, Default)]
 pub(crate) struct KeyOverrides {
     list: Vec<KeyChoice>,
-    by_first: Vec<ByFirstValue>,
+    /// By the first attribute, then its value.
+    by_first: HashMap<u32, RulesByValue, RandomState>,
 }
+
+/// Numbers of overrides, by the value that an attribute must have.
+type RulesByValue = HashMap<Box<[u8]>, SmallVec<[u32; 2]>, RandomState>;
 
 #[derive(Debug)]
 pub(crate) struct KeyChoice {
@@ -95,6 +99,11 @@ impl KeyChoice {
 }
 
 impl UsualLimits {
+    /// How many sets there are: one, or one per tier.
+    pub(crate) fn len(&self) -> usize {
+        self.sets().len()
+    }
+
     /// One set, or one per tier.
     fn sets(&self) -> &[LimitSet] {
         match self {
@@ -114,13 +123,6 @@ impl UsualLimits {
 
 /// Attributes and the values they must have; at least one.
 pub(crate) type When = Box<[(u32, Box<[u8]>)]>;
-
-/// The overrides whose first attribute is this one, by its value.
-#[derive(Debug)]
-struct ByFirstValue {
-    attribute: u32,
-    numbers: HashMap<Box<[u8]>, SmallVec<[u32; 2]>, RandomState>,
-}
 
 impl LimitChoice {
     /// The same limits for everybody.
@@ -258,18 +260,18 @@ impl KeyOverrides {
     pub(crate) fn push(&mut self, one: KeyChoice) {
         let number = u32::try_from(self.list.len()).expect("fewer overrides than bytes in a file");
         let (attribute, value) = &one.when[0];
-        let known = self.by_first.iter().position(|by| by.attribute == *attribute);
-        let place = known.unwrap_or_else(|| {
-            self.by_first.push(ByFirstValue { attribute: *attribute, numbers: HashMap::default() });
-            self.by_first.len() - 1
-        });
-        self.by_first[place].numbers.entry(value.clone()).or_default().push(number);
+        let by_value = self.by_first.entry(*attribute).or_default();
+        by_value.entry(value.clone()).or_default().push(number);
         self.list.push(one);
     }
 
     /// The first, in the order of the file, that matches these attributes and has not expired.
     fn of(&self, present: &Present<'_>, now: Timestamp) -> Option<usize> {
-        let candidates = self.by_first.iter().filter_map(|by| by.numbers.get(present.get(by.attribute)?));
+        if self.list.is_empty() {
+            return None;
+        }
+        let candidates =
+            present.iter().filter_map(|(attribute, value)| self.by_first.get(&attribute)?.get(value));
         let fits = |number: &u32| self.list[*number as usize].fits(present, now);
         let fitting = candidates.filter_map(|numbers| numbers.iter().copied().find(fits));
         fitting.min().map(|number| number as usize)

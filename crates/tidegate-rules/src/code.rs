@@ -32,7 +32,10 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use tidegate_core::Over;
+
 use crate::diagnostics::Diagnostics;
+use crate::limits::OVER;
 use crate::load::Source;
 use crate::native::{ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY};
 use crate::rule::{Coordination, OnMissingKey, OnStoreFailure, Priority};
@@ -210,6 +213,13 @@ impl Rule {
     /// [`Spend::charge`]: https://docs.rs/tidegate/latest/tidegate/struct.Spend.html#method.charge
     pub fn overdraft(self, hits: u64) -> Self {
         self.with("overdraft", hits)
+    }
+
+    /// What a cost above what is left does: refused by default.
+    pub fn over(self, over: Over) -> Self {
+        // A charge after the fact is what a request is; a limit that takes it is one with debts.
+        let over = if over == Over::Charge { Over::Debt } else { over };
+        self.with("over", name_in(&OVER, over))
     }
 
     /// What decides if the store does not answer.

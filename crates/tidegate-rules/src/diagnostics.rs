@@ -14,8 +14,15 @@ mod render;
 
 pub use render::Colour;
 
-/// Reading stops after this many mistakes: nobody reads on, and each takes time to explain.
-const MOST_FINDINGS: usize = 100;
+/// Reading stops after this many mistakes: nobody reads on, and each takes time to explain. Of the warnings, the first so many
+/// are kept.
+pub(crate) const MOST_FINDINGS: usize = 100;
+
+/// Whether somebody still waits for the result.
+pub(crate) type Wanted<'s> = &'s dyn Fn() -> bool;
+
+/// The message of the one mistake if nobody does.
+pub(crate) const GIVEN_UP: &str = "reading stopped here, since nobody waits for it";
 
 /// A byte range in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +127,10 @@ impl std::error::Error for Diagnostics {}
 /// Collects findings while files are read.
 pub(crate) struct Report<'s> {
     files: &'s [&'s Source],
-    findings: Vec<Finding>,
-    errors: usize,
+    errors: Vec<Finding>,
+    error_count: usize,
+    warnings: Vec<Finding>,
+    wanted: Wanted<'s>,
 }
 
 /// A mistake, before it is converted to lines and columns.
@@ -134,15 +143,35 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
+    fn new(severity: Severity, span: Span, message: String, hint: String) -> Self {
+        Finding { severity, span, message, hint, related: Vec::new() }
+    }
+
     /// Adds another place that explains this one.
     pub(crate) fn related(&mut self, span: Span, label: impl Into<String>) {
         self.related.push((span, label.into()));
     }
 }
 
+/// Adds a finding in the place of the last one, if there are enough.
+fn add(findings: &mut Vec<Finding>, finding: Finding) -> &mut Finding {
+    findings.truncate(MOST_FINDINGS);
+    findings.push(finding);
+    findings.last_mut().expect("one was pushed")
+}
+
 impl<'s> Report<'s> {
     pub(crate) fn new(files: &'s [&'s Source]) -> Self {
-        Report { files, findings: Vec::new(), errors: 0 }
+        Report::while_wanted(files, &|| true)
+    }
+
+    /// One that is full as soon as nobody waits for it.
+    pub(crate) fn while_wanted(files: &'s [&'s Source], wanted: Wanted<'s>) -> Self {
+        Report { files, errors: Vec::new(), error_count: 0, warnings: Vec::new(), wanted }
+    }
+
+    pub(crate) fn wanted(&self) -> Wanted<'s> {
+        self.wanted
     }
 
     /// Records a mistake at `span`, with a hint.
@@ -152,8 +181,9 @@ impl<'s> Report<'s> {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> &mut Finding {
-        self.errors += 1;
-        self.add(Severity::Error, span, message.into(), hint.into())
+        self.error_count += 1;
+        let finding = Finding::new(Severity::Error, span, message.into(), hint.into());
+        add(&mut self.errors, finding)
     }
 
     /// Records what is accepted but looks wrong.
@@ -163,37 +193,36 @@ impl<'s> Report<'s> {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> &mut Finding {
-        self.add(Severity::Warning, span, message.into(), hint.into())
+        let finding = Finding::new(Severity::Warning, span, message.into(), hint.into());
+        add(&mut self.warnings, finding)
     }
 
-    fn add(&mut self, severity: Severity, span: Span, message: String, hint: String) -> &mut Finding {
-        // A mapping with many unknown fields is reported in one go.
-        self.findings.truncate(2 * MOST_FINDINGS);
-        self.findings.push(Finding { severity, span, message, hint, related: Vec::new() });
-        self.findings.last_mut().expect("one was pushed")
-    }
-
-    /// Whether there are so many mistakes that reading should stop.
+    /// Whether there are so many mistakes that reading should stop, or nobody waits for the result. Warnings stop nothing: the
+    /// rules after them apply.
     pub(crate) fn is_full(&self) -> bool {
-        self.findings.len() >= MOST_FINDINGS
+        self.error_count >= MOST_FINDINGS || !(self.wanted)()
     }
 
     /// The number of mistakes so far, to tell whether a step added any.
     pub(crate) fn errors(&self) -> usize {
-        self.errors
+        self.error_count
     }
 
     /// The warnings if there is nothing worse, or all findings.
     pub(crate) fn finish(mut self) -> Result<Option<Diagnostics>, Diagnostics> {
-        self.findings.sort_by_key(|finding| {
-            (finding.severity == Severity::Warning, finding.span.file, finding.span.start)
-        });
-        let are_more = self.is_full();
-        let found: Vec<Diagnostic> =
-            self.findings.iter().take(MOST_FINDINGS).map(|finding| self.diagnostic(finding)).collect();
+        if !(self.wanted)() {
+            self.error(Span::at(0, 0), GIVEN_UP, "ask again");
+        }
+        let failed = !self.errors.is_empty();
+        let are_more = self.errors.len().max(self.warnings.len()) >= MOST_FINDINGS;
+        for findings in [&mut self.errors, &mut self.warnings] {
+            findings.sort_by_key(|finding| (finding.span.file, finding.span.start));
+        }
+        let all = self.errors.iter().chain(&self.warnings).take(MOST_FINDINGS);
+        let found: Vec<Diagnostic> = all.map(|finding| self.diagnostic(finding)).collect();
         let is_empty = found.is_empty();
         let diagnostics = Diagnostics { found, are_more };
-        if self.errors > 0 {
+        if failed {
             return Err(diagnostics);
         }
         Ok((!is_empty).then_some(diagnostics))

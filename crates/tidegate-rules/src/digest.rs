@@ -74,7 +74,7 @@ fn of_rule(rule: &Rule, called: &Called<'_>) -> String {
         .collect();
     replaces.sort_unstable();
     format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {} {:?} {:?} {replaces:?}",
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {} {:?} {:?} {:?} {replaces:?}",
         rule.domain(),
         rule.name(),
         rule.mode,
@@ -87,6 +87,7 @@ fn of_rule(rule: &Rule, called: &Called<'_>) -> String {
         rule.penalty().map_or(String::new(), |penalty| of_limit(&penalty.limit)),
         rule.overdraft,
         rule.autopilot,
+        rule.over,
     )
 }
 
@@ -116,7 +117,7 @@ pub(crate) fn of_limits(set: &LimitSet) -> String {
     };
     for limit in set.as_slice() {
         // Writing to a String cannot fail.
-        let _ = write!(text, "[{:?} {}]", limit.name, of_limit(&limit.limit));
+        let _ = write!(text, "[{:?} {} {:?}]", limit.name, of_limit(&limit.limit), limit.over);
     }
     text
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_core::{FixedWindow, Hits, Limit};
+use tidegate_core::{FixedWindow, Hits, Limit, Over};
 
 use crate::choice::{LimitChoice, LimitSet};
 use crate::diagnostics::{Report, Span};
@@ -109,6 +109,8 @@ impl Compiler<'_, '_> {
             rollout: None,
             penalty: None,
             overdraft: Hits::ZERO,
+            // That service adds a cost to the counter whatever is left.
+            over: Over::Debt,
             autopilot: None,
         };
         self.rules.push(rule);

@@ -5,7 +5,7 @@ use std::fmt;
 
 #[cfg(feature = "serde")]
 use serde::Serialize;
-use tidegate_core::{Hits, Limit, Micros, Rate, RefusedHits, Timestamp};
+use tidegate_core::{Hits, Limit, Micros, Over, Rate, RefusedHits, Timestamp};
 
 use crate::glob::Pattern;
 use crate::matching::envoy::{EnvoyDomain, Step};
@@ -299,7 +299,21 @@ fn notes(one: &Match<'_>, present: &Present<'_>, now: Timestamp) -> Vec<String> 
     if one.rule.overdraft() > Hits::ZERO {
         notes.push(format!("charges after the fact may go {} beyond a limit", one.rule.overdraft().get()));
     }
+    notes.extend(over_notes(one));
     notes
+}
+
+/// What a cost above what is left does, where it is not just refused.
+fn over_notes(one: &Match<'_>) -> Vec<String> {
+    let MatchedLimits::Enforce(limits) = one.limits else { return Vec::new() };
+    let counted = limits.iter().filter(|limit| !limit.limit.takes_lease());
+    let over: Vec<Over> = counted.map(|limit| limit.over.unwrap_or(one.rule.over())).collect();
+    let means = [
+        (Over::Debt, "a cost above what is left is refused and counted: time repays it"),
+        (Over::Cap, "a cost above what is left takes what is left, and passes"),
+    ];
+    let used = means.into_iter().filter(|(what, _)| over.contains(what));
+    used.map(|(_, text)| text.to_owned()).collect()
 }
 
 fn moment(time: Timestamp) -> String {

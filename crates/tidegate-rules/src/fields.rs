@@ -24,6 +24,10 @@ impl<'n> Fields<'n> {
     pub(crate) fn read(node: &'n Node, what: &str, known: &[&str], report: &mut Report<'_>) -> Option<Self> {
         let fields = Fields::read_any(node, what, report)?;
         for (key, _) in fields.entries.iter().filter(|(key, _)| !known.contains(&&*key.text)) {
+            // Each is compared with every known one.
+            if report.is_full() {
+                break;
+            }
             let hint = called_otherwise(&key.text, known)
                 .or_else(|| did_you_mean(&key.text, known.iter().copied()))
                 .unwrap_or_else(|| format!("its fields are {}", known.join(", ")));

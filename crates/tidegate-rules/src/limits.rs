@@ -3,8 +3,8 @@
 //! `tidegate_core` validates the numbers; what it rejects is reported at the field it names.
 
 use tidegate_core::{
-    Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Micros, Rate, RefusedHits, Scope,
-    SlidingLog, SlidingWindow, Timestamp, TokenBucket,
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Micros, Over, Rate, RefusedHits,
+    Scope, SlidingLog, SlidingWindow, Timestamp, TokenBucket,
 };
 
 use crate::calendar::{CalendarUnit, Calendars, MOST_CALENDARS, Zone};
@@ -37,7 +37,7 @@ pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
 ];
 
 /// All fields of all limits.
-pub(crate) const LIMIT_FIELDS: [&str; 11] = [
+pub(crate) const LIMIT_FIELDS: [&str; 12] = [
     "algorithm",
     "name",
     "limit",
@@ -49,16 +49,21 @@ pub(crate) const LIMIT_FIELDS: [&str; 11] = [
     "count_refused",
     "max_delay",
     "ttl",
+    "over",
 ];
+
+/// What a cost above what is left does. A charge after the fact is what a request is, not a limit.
+pub(crate) const OVER: [(&str, Over); 3] =
+    [("refuse", Over::Refuse), ("debt", Over::Debt), ("cap", Over::Cap)];
 
 /// The fields of a limit with this algorithm, besides `algorithm` and `name`.
 pub(crate) fn fields_of(algorithm: Algorithm) -> &'static [&'static str] {
     match algorithm {
-        Algorithm::TokenBucket => &["rate", "burst"],
-        Algorithm::FixedWindow => &["limit", "window", "tz"],
-        Algorithm::SlidingWindow => &["limit", "window"],
-        Algorithm::SlidingLog => &["limit", "window", "min_interval", "count_refused"],
-        Algorithm::LeakyBucket => &["rate", "max_delay"],
+        Algorithm::TokenBucket => &["rate", "burst", "over"],
+        Algorithm::FixedWindow => &["limit", "window", "tz", "over"],
+        Algorithm::SlidingWindow => &["limit", "window", "over"],
+        Algorithm::SlidingLog => &["limit", "window", "min_interval", "count_refused", "over"],
+        Algorithm::LeakyBucket => &["rate", "max_delay", "over"],
         Algorithm::Concurrency => &["limit", "ttl", "count_refused"],
         _ => &[],
     }
@@ -102,14 +107,16 @@ impl LimitReader<'_> {
         let mut places: Vec<Span> = Vec::new();
         for item in items {
             let Some(limit) = self.limit(item, report) else { continue };
-            if let Some(first) = limits.iter().position(|other| other.name == limit.name) {
-                report
-                    .error(
-                        item.span,
-                        format!("two limits are called `{}`", limit.name),
-                        "they would share one counter: remove one, or give one a `name`",
-                    )
-                    .related(places[first], "the first one");
+            let is_same = |other: &RuleLimit| other.name == limit.name || other.scope == limit.scope;
+            if let Some(first) = limits.iter().position(is_same) {
+                let (one, other) = (&limits[first].name, &limit.name);
+                let message = if one == other {
+                    format!("two limits are called `{one}`")
+                } else {
+                    format!("two sliding limits of one window: `{one}` and `{other}`")
+                };
+                let hint = "they would share one counter: remove one, or give one a `name`";
+                report.error(item.span, message, hint).related(places[first], "the first one");
             }
             limits.push(limit);
             places.push(item.span);
@@ -165,7 +172,8 @@ impl LimitReader<'_> {
         };
         let at = |name: &str| fields.get(name).map_or(node.span, |field| field.span);
         let made = made?.map_err(|error| refused(error, at, report)).ok()?;
-        (report.errors() == before).then(|| self.named(made, given.as_deref()))
+        let over = fields.get("over").and_then(|node| fields::choice(node, "over", &OVER, report));
+        (report.errors() == before).then(|| RuleLimit { over, ..self.named(made, given.as_deref()) })
     }
 
     fn fixed_window(
@@ -231,19 +239,20 @@ impl Made {
     /// Names the limit, and sets the scope of its cells.
     fn named(self, domain: &str, rule: &str, given: Option<&str>) -> RuleLimit {
         let Made { limit, period } = self;
-        let algorithm = limit.algorithm().name();
+        let (algorithm, family) = (limit.algorithm().name(), limit.algorithm().family());
         let scope =
-            Scope::new(&[domain, rule, given.unwrap_or_default(), algorithm, &period].map(str::as_bytes));
+            Scope::new(&[domain, rule, given.unwrap_or_default(), family, &period].map(str::as_bytes));
         let by_default =
             || if period.is_empty() { algorithm.into() } else { format!("{algorithm}/{period}") };
-        RuleLimit { limit, name: given.map_or_else(by_default, str::to_owned), scope }
+        RuleLimit { limit, name: given.map_or_else(by_default, str::to_owned), scope, over: None }
     }
 }
 
 /// The largest limit for which `100/minute`, which names no algorithm, means a log.
 ///
 /// In even traffic at exactly the limit, a counter loses a hit per window: half of `1/minute`, a tenth of `10/minute`, and 1
-/// % here, where a log begins to cost more than it gains (400 bytes per key instead of 16).
+/// % here, where a log begins to cost more than it gains (400 bytes per key instead of 16). A number that crosses it keeps what
+/// was counted: the two share their cells ([`Algorithm::family`]).
 const LARGEST_LOG: u64 = 100;
 
 /// `count` hits per `window` if the rule names no algorithm: exact for small limits, a counter above.

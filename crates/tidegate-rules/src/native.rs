@@ -30,6 +30,9 @@ pub(crate) use {
     variants::{EXPERIMENT_FIELDS, KEY_OVERRIDE_FIELDS},
 };
 
+/// The most rules in one document. Ten times as many as the largest set that is measured.
+const MOST_RULES: usize = 100_000;
+
 pub(crate) const FILE_FIELDS: [&str; 3] = ["domain", "defaults", "rules"];
 
 /// Domains whose documents are being read.
@@ -58,6 +61,14 @@ pub(crate) fn read(document: &Node, compiling: &mut Compiling, report: &mut Repo
     let rules = fields
         .require("rules", "a rule file", hint, report)
         .and_then(|node| fields::list(node, "rules", "begin each rule with `- name:`", report));
+    let rules = rules.filter(|rules| {
+        if rules.len() > MOST_RULES {
+            let message = format!("the document has {} rules, more than {MOST_RULES}", rules.len());
+            let hint = "use one rule with a key, `tiers` or `key_overrides` for rules that differ in a value";
+            report.error(fields.key_span("rules"), message, hint);
+        }
+        rules.len() <= MOST_RULES
+    });
     // A file whose domain is missing still has rules whose mistakes are worth showing.
     let name = domain.unwrap_or_else(|| "unnamed".into());
     let mut reader = compiling.native.remove(&name).unwrap_or_else(|| DomainReader::new(Arc::from(&*name)));
@@ -149,6 +160,10 @@ impl DomainReader {
         for Overriding { names: overridden, .. } in &self.overrides {
             let mut targets = Vec::new();
             for (name, span) in overridden {
+                // For each unknown name, all others are compared with it.
+                if report.is_full() {
+                    return;
+                }
                 match self.names.get(name) {
                     Some((target, _)) => targets.push((*target, *span)),
                     None => {
@@ -181,6 +196,10 @@ impl DomainReader {
                 path.push((start, 0));
             }
             while let Some((at, next)) = path.last_mut() {
+                // A rule may be the end of as many circles as it has overrides.
+                if report.is_full() {
+                    return;
+                }
                 let Some((target, span)) = edges[*at].get(*next).copied() else {
                     state[*at] = Visit::Done;
                     path.pop();

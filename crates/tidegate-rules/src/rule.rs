@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "serde")]
 use serde::Serialize;
-use tidegate_core::{Hits, Limit, Micros, Scope};
+use tidegate_core::{Hits, Limit, Micros, Over, Scope};
 
 use crate::choice::{LimitChoice, LimitSet};
 use crate::split::{Share, Split};
@@ -29,6 +29,7 @@ pub struct Rule {
     pub(crate) rollout: Option<Split>,
     pub(crate) penalty: Option<Box<RuleLimit>>,
     pub(crate) overdraft: Hits,
+    pub(crate) over: Over,
     pub(crate) autopilot: Option<Autopilot>,
 }
 
@@ -151,6 +152,12 @@ impl Rule {
         self.overdraft
     }
 
+    /// What a cost above what is left does, for limits that do not say so themselves.
+    #[must_use]
+    pub fn over(&self) -> Over {
+        self.over
+    }
+
     /// Whether its limit follows demand, and how far.
     #[must_use]
     pub fn autopilot(&self) -> Option<Autopilot> {
@@ -182,6 +189,7 @@ impl Rule {
             rollout: None,
             penalty: None,
             overdraft: Hits::ZERO,
+            over: Over::Refuse,
             autopilot: None,
         }
     }
@@ -205,8 +213,10 @@ pub struct RuleLimit {
     pub limit: Limit,
     /// Its name, unique within the limits that apply together; by default the algorithm and the window.
     pub name: String,
-    /// Domain, rule, name, algorithm and window: a changed number keeps its cells, a changed window gets new ones.
+    /// Domain, rule, name, family of the algorithm and window: a changed number keeps its cells, a changed window gets new ones.
     pub scope: Scope,
+    /// What a cost above what is left does; none if its rule says so ([`Rule::over`]).
+    pub over: Option<Over>,
 }
 
 impl RuleLimit {

@@ -127,9 +127,22 @@ impl RuleSet {
         groups: &[(&[Source], Format)],
         now: Option<Timestamp>,
     ) -> Result<RuleSet, Diagnostics> {
+        RuleSet::compile_while(&|| true, groups, now)
+    }
+
+    /// Like [`RuleSet::compile_at`], for somebody who may leave: it ends soon after `wanted` says no, with a mistake that says
+    /// so.
+    ///
+    /// # Errors
+    /// Every mistake that was found, if there is any.
+    pub fn compile_while(
+        wanted: &dyn Fn() -> bool,
+        groups: &[(&[Source], Format)],
+        now: Option<Timestamp>,
+    ) -> Result<RuleSet, Diagnostics> {
         let files: Vec<&Source> = groups.iter().flat_map(|(sources, _)| sources.iter()).collect();
         let formats = groups.iter().flat_map(|(sources, format)| sources.iter().map(|_| *format));
-        let mut report = Report::new(&files);
+        let mut report = Report::while_wanted(&files, wanted);
         let mut compiling = Compiling { now, ..Compiling::default() };
         for ((number, source), format) in (0..).zip(&files).zip(formats) {
             let documents = yaml::parse(number, &source.text, &mut report);
@@ -140,7 +153,9 @@ impl RuleSet {
                 Format::EnvoyRatelimit => envoy::compile_first(&documents, &mut compiling, &mut report),
             }
         }
-        native::finish(&mut compiling, &mut report);
+        if wanted() {
+            native::finish(&mut compiling, &mut report);
+        }
         let warnings = report.finish()?;
         let compiled = Compiled { rules: compiling.rules.into(), domains: compiling.domains, warnings };
         Ok(RuleSet { compiled: Arc::new(compiled), ..RuleSet::default() })
@@ -259,14 +274,28 @@ impl RuleSet {
         descriptor: &Descriptor<'_>,
         now: Timestamp,
     ) -> Result<Explanation, UnknownDomain> {
-        let mut rules = match self.compiled.domains.get(domain) {
+        let mut explained = self.explain_without_overrides(domain, descriptor, now)?;
+        if let Some(overrides) = self.overrides.get(domain) {
+            self.explain_overrides(domain, descriptor, now, overrides, &mut explained.rules)?;
+        }
+        Ok(explained)
+    }
+
+    /// Like [`RuleSet::explain`], as if no single key were overridden: for those who must not learn which keys are.
+    ///
+    /// # Errors
+    /// No file has the domain.
+    pub fn explain_without_overrides(
+        &self,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+    ) -> Result<Explanation, UnknownDomain> {
+        let rules = match self.compiled.domains.get(domain) {
             Some(Domain::Native(native)) => explain::native(native, &self.compiled.rules, descriptor, now),
             Some(Domain::Envoy(envoy)) => explain::envoy(envoy, &self.compiled.rules, descriptor, now),
             None => return Err(UnknownDomain { domain: domain.to_owned() }),
         };
-        if let Some(overrides) = self.overrides.get(domain) {
-            self.explain_overrides(domain, descriptor, now, overrides, &mut rules)?;
-        }
         Ok(Explanation { domain: domain.to_owned(), rules })
     }
 }

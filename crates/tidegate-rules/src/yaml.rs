@@ -8,14 +8,17 @@ use std::rc::Rc;
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, StructureStyle, Tag};
 
-use crate::diagnostics::{Report, Span};
+use crate::diagnostics::{GIVEN_UP, Report, Span, Wanted};
 
 /// The largest file: some hundred thousand rules.
 const MOST_BYTES: usize = 32 << 20;
 /// The most values in a file.
 const MOST_VALUES: usize = 2_000_000;
-/// The most values that aliases and merge keys may repeat.
+/// The most values that aliases and merge keys may repeat, and how much text counts as one more.
 const MOST_REPEATED: usize = 100_000;
+const BYTES_OF_A_VALUE: usize = 64;
+/// How many values are read between looks whether anybody waits for them: about a millisecond of work.
+const LOOK_EVERY: usize = 1_024;
 /// The deepest nesting.
 const DEEPEST: usize = 64;
 
@@ -24,7 +27,7 @@ const DEEPEST: usize = 64;
 pub(crate) struct Node {
     pub(crate) span: Span,
     pub(crate) value: Value,
-    /// The number of values, including nested ones.
+    /// The number of values, including nested ones; long text counts as several.
     weight: usize,
 }
 
@@ -82,6 +85,7 @@ pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Vec<Node>
         anchors: HashMap::new(),
         values: 0,
         repeated: 0,
+        wanted: report.wanted(),
     };
     match reader.documents() {
         Ok(documents) => {
@@ -108,6 +112,7 @@ struct Reader<'t> {
     anchors: HashMap<usize, Node>,
     values: usize,
     repeated: usize,
+    wanted: Wanted<'t>,
 }
 
 struct Problem {
@@ -156,6 +161,9 @@ impl<'t> Reader<'t> {
 
     fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Read<Node> {
         self.values += 1;
+        if self.values.is_multiple_of(LOOK_EVERY) && !(self.wanted)() {
+            return Err(Problem::new(span, GIVEN_UP, "ask again"));
+        }
         if self.values > MOST_VALUES {
             return Err(Problem::new(
                 span,
@@ -235,7 +243,8 @@ impl<'t> Reader<'t> {
         for value in merged {
             self.merge(&value, &mut entries, &mut seen)?;
         }
-        let weight = 1 + entries.iter().map(|(_, value)| 1 + value.weight).sum::<usize>();
+        let weight =
+            1 + entries.iter().map(|(key, value)| weight_of(&key.text) + value.weight).sum::<usize>();
         Ok(Node { span: span.until(end), value: Value::Map(entries.into()), weight })
     }
 
@@ -321,7 +330,11 @@ fn end_of(style: StructureStyle, closing: Span, last: Option<&Node>) -> usize {
 fn scalar(text: &str, quoted: bool, span: Span) -> Node {
     let is_null = !quoted && matches!(text, "" | "~" | "null" | "Null" | "NULL");
     let value = if is_null { Value::Null } else { Value::Scalar(Scalar { text: text.into(), quoted }) };
-    Node { span, value, weight: 1 }
+    Node { span, value, weight: weight_of(text) }
+}
+
+fn weight_of(text: &str) -> usize {
+    1 + text.len() / BYTES_OF_A_VALUE
 }
 
 /// Whether the tag makes a scalar text; tags other than YAML's own are rejected.

@@ -1,4 +1,9 @@
 //! The audit log: written in the same transaction as the change.
+//!
+//! Whoever may sign in could fill it by doing so again and again. So sign-ins, and failed ones, are kept apart from changes,
+//! with bounds of their own, and what one actor repeats is counted in its last entry.
+
+use std::time::Duration;
 
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -8,6 +13,40 @@ use crate::connect::RuleStore;
 use crate::error::Result;
 use crate::tokens::Role;
 use crate::versions::{number, signed};
+
+/// Every action that is written.
+pub const AUDIT_ACTIONS: [&str; 15] = [
+    "publish",
+    "rollback",
+    "key.reset",
+    "key.ban",
+    "key.override",
+    "key.lift",
+    "token.create",
+    "token.revoke",
+    "silence.create",
+    "silence.end",
+    "nodes.lead",
+    "login",
+    "login.link",
+    "logout",
+    FAILED_LOG_IN,
+];
+
+const FAILED_LOG_IN: &str = "login.failed";
+
+/// The actions of each kind, as SQL: what one kind holds does not displace another.
+pub(crate) const KINDS: [&str; 3] = [
+    "action NOT IN ('login', 'login.link', 'logout', 'login.failed')",
+    "action IN ('login', 'login.link', 'logout')",
+    "action = 'login.failed'",
+];
+
+/// The most entries of one kind of sign-in, actor and target in an hour; further ones are counted in the last. Of the newest
+/// entries only so many are searched for them.
+const MOST_ALIKE: usize = 10;
+const ALIKE_WITHIN: Duration = Duration::from_secs(3_600);
+const SEARCHED: i64 = 1_000;
 
 /// The author of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +104,16 @@ impl RuleStore {
             .await
     }
 
+    /// Records a failed log-in, of which only the address is known.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn note_failed_log_in(&self, from: &str, at: Timestamp) -> Result<()> {
+        let entry = Entry { actor: "unknown", role: "none", at, action: FAILED_LOG_IN, target: from };
+        let write = async { entry.write(&mut *self.pool.acquire().await?, &serde_json::json!({})).await };
+        self.change(write).await
+    }
+
     /// Up to `most` entries, newest first.
     ///
     /// # Errors
@@ -91,18 +140,67 @@ pub(crate) async fn insert(
     target: &str,
     detail: &serde_json::Value,
 ) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO audit (at_us, actor, role, action, target, detail) VALUES ($1, $2, $3, $4, $5, $6)",
-    )
-    .bind(signed(at.as_micros()))
-    .bind(&by.name)
-    .bind(by.role.name())
-    .bind(action)
-    .bind(target)
-    .bind(detail.to_string())
-    .execute(connection)
-    .await?;
-    Ok(())
+    let entry = Entry { actor: &by.name, role: by.role.name(), at, action, target };
+    entry.write(connection, detail).await
+}
+
+/// A new entry.
+struct Entry<'e> {
+    actor: &'e str,
+    role: &'e str,
+    at: Timestamp,
+    action: &'e str,
+    target: &'e str,
+}
+
+impl Entry<'_> {
+    async fn write(&self, connection: &mut AnyConnection, detail: &serde_json::Value) -> Result<()> {
+        debug_assert!(AUDIT_ACTIONS.contains(&self.action), "{} is not listed", self.action);
+        if self.action.starts_with("log")
+            && let Some((id, mut told)) = self.last_of_many(connection).await?
+        {
+            told["repeated"] = (told["repeated"].as_u64().unwrap_or(0) + 1).into();
+            let update = sqlx::query("UPDATE audit SET detail = $1 WHERE id = $2").bind(told.to_string());
+            update.bind(signed(id)).execute(connection).await?;
+            return Ok(());
+        }
+        sqlx::query(
+            "INSERT INTO audit (at_us, actor, role, action, target, detail) VALUES ($1, $2, $3, $4, $5, $6)",
+        )
+        .bind(signed(self.at.as_micros()))
+        .bind(self.actor)
+        .bind(self.role)
+        .bind(self.action)
+        .bind(self.target)
+        .bind(detail.to_string())
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+
+    /// The last entry like this one, where there are enough of them.
+    async fn last_of_many(&self, connection: &mut AnyConnection) -> Result<Option<(u64, serde_json::Value)>> {
+        let within = u64::try_from(ALIKE_WITHIN.as_micros()).unwrap_or(u64::MAX);
+        let since = self.at.as_micros().saturating_sub(within);
+        let rows = sqlx::query(
+            "SELECT id, detail FROM (SELECT * FROM audit ORDER BY id DESC LIMIT $1) AS newest \
+             WHERE actor = $2 AND action = $3 AND target = $4 AND at_us > $5 ORDER BY id DESC",
+        )
+        .bind(SEARCHED)
+        .bind(self.actor)
+        .bind(self.action)
+        .bind(self.target)
+        .bind(signed(since))
+        .fetch_all(connection)
+        .await?;
+        match rows.first().filter(|_| rows.len() >= MOST_ALIKE) {
+            Some(row) => {
+                let told = serde_json::from_str(row.try_get(1)?).unwrap_or(serde_json::json!({}));
+                Ok(Some((number(row, 0)?, told)))
+            }
+            None => Ok(None),
+        }
+    }
 }
 
 fn read(row: &AnyRow) -> Result<AuditEntry> {

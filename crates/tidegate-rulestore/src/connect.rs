@@ -1,19 +1,19 @@
 //! The address of the database, and the connections to it.
 
 use std::fmt;
-use std::io::{ErrorKind, Read as _};
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
-use sqlx::{Any, AnyPool, Connection as _, Executor as _, Row as _, Transaction};
+use sqlx::{Any, AnyPool, Connection as _, Executor as _, Transaction};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::error::{Error, Result};
-use crate::schema;
+use crate::{file, schema};
 
 /// The most connections: the control plane makes few queries.
 const MOST_CONNECTIONS: u32 = 5;
@@ -24,15 +24,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The timeout of a change: the largest set of rules on a busy machine, behind another that is being written.
 const CHANGE_WITHIN: Duration = Duration::from_secs(20);
 
-/// Run on every new SQLite connection. Readers do not wait for the one writer (WAL), a writer waits for another instead of
-/// failing, and acknowledged changes survive a power cut.
-const SQLITE_SETUP: &str = "PRAGMA journal_mode = WAL; PRAGMA busy_timeout = 5000; PRAGMA synchronous = FULL; \
-    PRAGMA foreign_keys = ON;";
-/// The same for PostgreSQL: a notice that a table already exists is not worth logging.
+/// Run on every new connection to PostgreSQL: a notice that a table already exists is not worth logging.
 const POSTGRES_SETUP: &str = "SET client_min_messages = warning";
-
-/// The header of every SQLite file.
-const SQLITE_HEAD: &[u8; 16] = b"SQLite format 3\0";
 
 /// The file's name in the directory of the embedded database.
 const FILE: &str = "tidegate.db";
@@ -71,7 +64,7 @@ impl DatabaseUrl {
         DatabaseUrl::file(&directory.join(FILE))
     }
 
-    fn file(path: &Path) -> Self {
+    pub(crate) fn file(path: &Path) -> Self {
         DatabaseUrl { kind: Kind::Sqlite, url: path.display().to_string() }
     }
 
@@ -81,16 +74,15 @@ impl DatabaseUrl {
         self.kind
     }
 
-    /// Whether the database exists, as far as can be told without connecting: an embedded one is a file.
+    /// Whether there is certainly no such database. An embedded one is a file; whether a server has it is not known.
     #[must_use]
-    pub fn exists(&self) -> bool {
-        self.kind != Kind::Sqlite || Path::new(&self.url).exists()
+    pub fn is_absent(&self) -> bool {
+        self.path().is_some_and(|path| !path.is_symlink() && matches!(path.try_exists(), Ok(false)))
     }
 
-    /// The directory of an embedded database.
-    fn directory(&self) -> Option<PathBuf> {
-        let parent = Path::new(&self.url).parent().filter(|parent| !parent.as_os_str().is_empty());
-        (self.kind == Kind::Sqlite).then(|| parent.unwrap_or(Path::new(".")).to_owned())
+    /// The file of an embedded database.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        (self.kind == Kind::Sqlite).then(|| Path::new(&self.url))
     }
 
     /// The URL as the driver wants it.
@@ -99,7 +91,7 @@ impl DatabaseUrl {
             Kind::Postgres => self.url.clone(),
             Kind::Sqlite => {
                 let path = self.url.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
-                format!("sqlite://{path}?mode=rwc")
+                format!("sqlite://{path}?mode=rw")
             }
         }
     }
@@ -165,9 +157,8 @@ impl RuleStore {
     /// The directory of an embedded database cannot be created, or the driver rejects the URL.
     pub fn open(url: &DatabaseUrl) -> Result<Self> {
         install_default_drivers();
-        if let Some(directory) = url.directory() {
-            make_private(&directory)
-                .map_err(|source| Error::Directory { path: directory.display().to_string(), source })?;
+        if let Some(path) = url.path() {
+            file::make_directory(file::directory(path))?;
         }
         let kind = url.kind;
         let options = AnyPoolOptions::new().max_connections(MOST_CONNECTIONS).acquire_timeout(PATIENCE);
@@ -175,7 +166,7 @@ impl RuleStore {
             Box::pin(async move {
                 connection
                     .execute(match kind {
-                        Kind::Sqlite => SQLITE_SETUP,
+                        Kind::Sqlite => file::SETUP,
                         Kind::Postgres => POSTGRES_SETUP,
                     })
                     .await?;
@@ -234,56 +225,34 @@ impl RuleStore {
     /// The database does not answer, is damaged, or was changed by a newer release.
     pub async fn migrate(&self) -> Result<()> {
         self.check_place()?;
-        if self.url.kind == Kind::Sqlite && self.sound.get().is_none() {
-            self.check_file().await?;
+        if let Some(path) = self.url.path()
+            && self.sound.get().is_none()
+        {
+            file::make_if_absent(&self.url).await?;
+            file::check(&self.url).await?;
+            file::make_private(path);
             let _ = self.sound.set(());
         }
         schema::migrate(&self.pool, self.url.kind).await?;
-        if let Some(file) = self.file_in_place() {
+        if let Some(file) = self.url.path().and_then(file::identity) {
             let _ = self.file.set(file);
         }
         Ok(())
     }
 
-    /// The identity of the file at the path of an embedded database.
-    fn file_in_place(&self) -> Option<(u64, u64)> {
-        use std::os::unix::fs::MetadataExt as _;
-        if self.url.kind != Kind::Sqlite {
-            return None;
-        }
-        std::fs::metadata(&self.url.url).ok().map(|file| (file.dev(), file.ino()))
+    /// Whether others than its owner may read an embedded database.
+    #[must_use]
+    pub fn is_open_to_others(&self) -> bool {
+        self.url.path().is_some_and(|path| !file::is_private(path))
     }
 
     /// A deleted or replaced file can still be written to by a process that has it open, and the data would be lost.
     fn check_place(&self) -> Result<()> {
         match self.file.get() {
-            Some(file) if self.file_in_place() != Some(*file) => {
+            Some(file) if self.url.path().and_then(file::identity) != Some(*file) => {
                 Err(Error::Replaced { path: self.url.url.clone() })
             }
             _ => Ok(()),
-        }
-    }
-
-    /// Whether the file is an intact database: damage should be reported before anything is written.
-    async fn check_file(&self) -> Result<()> {
-        let path = self.url.url.clone();
-        let damaged = |what: String| Error::Damaged { path: path.clone(), what };
-        // A file of another kind fails every connection, with an error that only says that none was made.
-        let is_other = std::fs::File::open(&path).is_ok_and(|mut file| {
-            let mut head = [0; SQLITE_HEAD.len()];
-            file.read_exact(&mut head).is_ok() && head != *SQLITE_HEAD
-        });
-        if is_other {
-            return Err(damaged("it is no SQLite database".to_owned()));
-        }
-        let checked = sqlx::query("PRAGMA quick_check(1)").fetch_one(&self.pool).await;
-        match checked.and_then(|row| row.try_get::<String, _>(0)) {
-            Ok(told) if told == "ok" => Ok(()),
-            Ok(told) => Err(damaged(told)),
-            Err(sqlx::Error::Database(error)) if is_damage(&*error) => {
-                Err(damaged(error.message().to_owned()))
-            }
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -311,20 +280,6 @@ pub(crate) async fn commit(transaction: Transaction<'_, Any>) -> Result<()> {
     })
 }
 
-/// SQLite's codes for a corrupt file; extended codes add more detail.
-fn is_damage(error: &dyn sqlx::error::DatabaseError) -> bool {
-    const CORRUPT: u32 = 11;
-    const NOT_A_DATABASE: u32 = 26;
-    let code = error.code().and_then(|code| code.parse::<u32>().ok());
-    code.is_some_and(|code| [CORRUPT, NOT_A_DATABASE].contains(&(code & 0xff)))
-}
-
-/// Only the owner may read it: it contains digests of tokens, and the limits of keys.
-fn make_private(directory: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,6 +298,6 @@ mod tests {
     #[test]
     fn a_path_may_hold_what_means_something_in_a_url() {
         let url: DatabaseUrl = "sqlite:/tmp/50% off?/#1.db".parse().unwrap();
-        assert_eq!(url.for_driver(), "sqlite:///tmp/50%25 off%3f/%231.db?mode=rwc");
+        assert_eq!(url.for_driver(), "sqlite:///tmp/50%25 off%3f/%231.db?mode=rw");
     }
 }

@@ -12,7 +12,7 @@ use crate::document::DocumentSet;
 /// Longer diffs are truncated: nobody reads on.
 const MOST_BYTES: usize = 256 * 1024;
 
-/// The time to search for the smallest difference, enough for a hundred thousand lines. The search takes time proportional
+/// The time to search for the smallest difference in all documents together, enough for a hundred thousand lines. The search takes time proportional
 /// to the length of the texts times their difference: for the largest accepted ones, hours. After this, the diff may have
 /// some more lines.
 const EXACT_FOR: Duration = Duration::from_millis(500);
@@ -70,10 +70,13 @@ impl Diff {
     pub fn between(old: &DocumentSet, new: &DocumentSet) -> Self {
         let domains: BTreeSet<&str> = old.iter().chain(new.iter()).map(|(domain, _)| domain).collect();
         let mut diff = Diff::default();
+        let differs = |domain: &&str| old.get(domain) != new.get(domain);
+        let changed = u32::try_from(domains.iter().copied().filter(differs).count()).unwrap_or(u32::MAX);
+        let exact_for = EXACT_FOR / changed.max(1);
         for domain in domains {
             let (before, after) = (old.get(domain), new.get(domain));
             let Some(change) = change(before, after) else { continue };
-            let unified = unified(domain, before.unwrap_or_default(), after.unwrap_or_default());
+            let unified = unified(domain, before.unwrap_or_default(), after.unwrap_or_default(), exact_for);
             diff.documents.push(DocumentDiff { domain: domain.to_owned(), change, unified });
             diff.rules.extend(rule_changes(domain, before.unwrap_or_default(), after.unwrap_or_default()));
         }
@@ -102,8 +105,8 @@ fn change<T: PartialEq>(before: Option<T>, after: Option<T>) -> Option<Change> {
     }
 }
 
-fn unified(domain: &str, before: &str, after: &str) -> String {
-    let lines = TextDiff::configure().timeout(EXACT_FOR).diff_lines(before, after);
+fn unified(domain: &str, before: &str, after: &str, exact_for: Duration) -> String {
+    let lines = TextDiff::configure().timeout(exact_for).diff_lines(before, after);
     let mut text = lines.unified_diff().context_radius(3).header(domain, domain).to_string();
     if text.len() > MOST_BYTES {
         text.truncate(text.floor_char_boundary(MOST_BYTES));

@@ -33,6 +33,24 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// The file of an embedded database is there, and cannot be opened: no rights, locked, no file at all.
+    #[error("cannot open {path}")]
+    Unusable {
+        /// The file.
+        path: String,
+        /// The system's or the driver's error.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The file of an embedded database is not there, and cannot be made.
+    #[error("cannot make {path}")]
+    NotMade {
+        /// The file.
+        path: String,
+        /// The system's or the driver's error.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The file of an embedded database was moved, deleted or replaced.
     #[error(
         "{path} was deleted or replaced while this node had it open: put it back, or start the node again"
@@ -55,6 +73,9 @@ pub enum Error {
         /// The bound.
         most: usize,
     },
+    /// A token that was made with a log-in link makes links for browsers alone.
+    #[error("this link is of a token that was itself made with a link, and cannot become another token")]
+    TokenOfToken,
     /// The system provides no random bytes.
     #[error("the system gives no random bytes")]
     NoEntropy,

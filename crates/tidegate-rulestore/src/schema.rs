@@ -10,13 +10,14 @@ use sqlx::{AnyConnection, AnyPool, Row as _};
 
 use crate::connect::Kind;
 use crate::error::{Error, Result};
+use crate::issue;
 use crate::secret;
 
 /// The schema version of this release.
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Each migrates a database from the schema before. `{ID}` is an auto-incremented column.
-const MIGRATIONS: [&[&str]; 3] = [
+const MIGRATIONS: [&[&str]; 4] = [
     &[
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
         // One row: the current version and overrides. Changing it is what publishes.
@@ -47,7 +48,25 @@ const MIGRATIONS: [&[&str]; 3] = [
         "ALTER TABLE head ADD COLUMN overrides_mark BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE override_changes ADD COLUMN mark BIGINT NOT NULL DEFAULT 0",
     ],
+    &[
+        // The token that a session, a log-in link or a token made with one belongs to, and the session that it came from.
+        "ALTER TABLE tokens ADD COLUMN origin TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE tokens ADD COLUMN session TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE tokens ADD COLUMN peer TEXT NOT NULL DEFAULT ''",
+        // When what is made with a log-in link ends at the latest.
+        "ALTER TABLE tokens ADD COLUMN until_us BIGINT NOT NULL DEFAULT 9223372036854775807",
+        "CREATE INDEX tokens_origin ON tokens (origin)",
+        "CREATE INDEX tokens_session ON tokens (session)",
+        "INSERT INTO meta (name, value) SELECT 'claimed', '1' \
+     WHERE EXISTS (SELECT 1 FROM tokens WHERE kind <> 'login') \
+     OR EXISTS (SELECT 1 FROM audit WHERE action IN ('login', 'token.create'))",
+        // Nobody knows which token they belong to: everybody logs in again.
+        "DELETE FROM tokens WHERE kind <> 'token'",
+    ],
 ];
+
+/// The schema that brought the key that marks secrets.
+const MARKS_SECRETS: usize = 4;
 
 /// An arbitrary number, the same for all nodes: its holder migrates.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7466521)";
@@ -85,6 +104,9 @@ pub(crate) async fn migrate(pool: &AnyPool, kind: Kind) -> Result<()> {
             .bind(lineage)
             .execute(&mut *transaction)
             .await?;
+    }
+    if done < MARKS_SECRETS {
+        issue::create_key(&mut transaction).await?;
     }
     if found < SCHEMA_VERSION {
         sqlx::query("UPDATE schema_version SET version = $1")

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 
 /// A secret: `tg_ID_SECRET`. The first part identifies it, the second proves it.
 ///
+/// The last digits are a mark that only its database can make. So a secret that has ended is told from a guess for ever, and
+/// nothing need be stored for that.
+///
 /// `Debug` and logs never show it; [`Secret::reveal`] is for the one answer that returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
@@ -18,12 +21,26 @@ pub struct Secret {
 }
 
 const PREFIX: &str = "tg_";
+const MARK_DIGITS: usize = 16;
+
+/// Key and text have fixed lengths, and most of the hash is left out: nothing can be appended to either.
+fn mark(key: &str, text: &str) -> String {
+    let digest = Sha256::digest([key.as_bytes(), text.as_bytes()].concat());
+    hex(&digest[..MARK_DIGITS / 2])
+}
 
 impl Secret {
-    pub(crate) fn generate() -> Result<Self> {
+    pub(crate) fn generate(key: &str) -> Result<Self> {
         let id = random_hex::<8>()?;
-        let text = format!("{PREFIX}{id}_{}", random_hex::<32>()?);
+        let unmarked = format!("{PREFIX}{id}_{}", random_hex::<24>()?);
+        let text = format!("{unmarked}{}", mark(key, &unmarked));
         Ok(Secret { id, text })
+    }
+
+    /// Whether it was generated with this key: it is, or was, a secret of that database.
+    pub(crate) fn is_marked(&self, key: &str) -> bool {
+        let (unmarked, given) = self.text.split_at(self.text.len() - MARK_DIGITS);
+        mark(key, unmarked).as_bytes().ct_eq(given.as_bytes()).into()
     }
 
     /// Parses a received secret; `None` if it cannot be one.
@@ -91,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_shown_and_parses_back() {
-        let secret = Secret::generate().unwrap();
+        let secret = Secret::generate("key").unwrap();
         assert_eq!(Secret::parse(secret.reveal()), Some(secret.clone()));
         let shown = format!("{secret:?}");
         assert!(!shown.contains(secret.reveal().rsplit('_').next().unwrap()), "{shown}");
@@ -99,10 +116,19 @@ mod tests {
 
     #[test]
     fn only_its_own_digest_fits() {
-        let (one, other) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        let (one, other) = (Secret::generate("key").unwrap(), Secret::generate("key").unwrap());
         assert!(one.has_digest(&one.digest()));
         assert!(!one.has_digest(&other.digest()));
         assert!(!one.has_digest(""));
+    }
+
+    #[test]
+    fn a_secret_is_marked_as_one_of_its_database_and_a_guess_is_not() {
+        let secret = Secret::generate("key").unwrap();
+        assert!(secret.is_marked("key") && !secret.is_marked("another"));
+        let other = Secret::generate("key").unwrap();
+        let guess = format!("{PREFIX}{}{}", secret.id(), &other.reveal()[PREFIX.len() + 16..]);
+        assert!(!Secret::parse(&guess).unwrap().is_marked("key"));
     }
 
     #[test]

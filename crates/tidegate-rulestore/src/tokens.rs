@@ -1,23 +1,23 @@
-//! Access to the admin API: tokens, dashboard sessions, and one-time log-in codes. Only digests are stored.
+//! Access to the admin API: tokens, dashboard sessions, and one-time log-in codes share a table. Only digests are stored.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _, Transaction};
 use tidegate_rules::Timestamp;
 
 use crate::audit::{self, Actor};
 use crate::connect::{RuleStore, commit};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::grant::Origin;
+use crate::issue::{self, Issue, issue};
 use crate::overrides::ended_long_ago;
 use crate::schema;
 use crate::secret::Secret;
+use crate::sessions::claim;
 use crate::versions::{number, signed};
-
-/// The most tokens, and the most sessions.
-const MOST_TOKENS: u64 = 10_000;
 
 /// A role; each includes the permissions of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             TokenKind::Token => "token",
             TokenKind::Session => "session",
@@ -82,8 +82,6 @@ impl TokenKind {
 /// A token to create.
 #[derive(Clone, Debug)]
 pub struct NewToken {
-    /// Its kind.
-    pub kind: TokenKind,
     /// Its name.
     pub name: String,
     /// Its role.
@@ -92,7 +90,7 @@ pub struct NewToken {
     pub expires: Option<Timestamp>,
 }
 
-/// A stored token, without the secret.
+/// A stored token, session or log-in link, without the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredToken {
     /// Its id.
@@ -107,9 +105,40 @@ pub struct StoredToken {
     pub at: Timestamp,
     /// When it expires; `None` for never.
     pub expires: Option<Timestamp>,
+    /// What it belongs to and ends with; `Operator` for a token that an admin made.
+    pub origin: Origin,
+    /// The session that it came from.
+    pub session: Option<String>,
+    /// The address that logged in.
+    pub peer: String,
+    /// For a log-in link: when what is made of it ends at the latest.
+    pub(crate) until: Option<Timestamp>,
 }
 
-const COLUMNS: &str = "id, name, role, author, at_us, expires_us, digest";
+impl StoredToken {
+    /// What the audit log says of it.
+    pub(crate) fn told(&self) -> serde_json::Value {
+        serde_json::json!({ "name": self.name, "role": self.role, "id": self.id })
+    }
+}
+
+impl Issue<'_> {
+    /// What is stored of it.
+    pub(crate) fn stored(&self, secret: &Secret, at: Timestamp) -> StoredToken {
+        StoredToken {
+            id: secret.id().to_owned(),
+            name: self.name.to_owned(),
+            role: self.role,
+            author: self.author.to_owned(),
+            at,
+            expires: self.expires,
+            origin: self.origin.clone(),
+            session: (!self.session.is_empty()).then(|| self.session.to_owned()),
+            peer: self.peer.to_owned(),
+            until: self.until,
+        }
+    }
+}
 
 impl RuleStore {
     /// Creates a token and returns its secret, which is stored nowhere.
@@ -122,57 +151,32 @@ impl RuleStore {
         by: &Actor,
         at: Timestamp,
     ) -> Result<(StoredToken, Secret)> {
-        let secret = Secret::generate()?;
-        self.change(self.insert_token(token, &secret, by, at)).await?;
-        let stored = StoredToken {
-            id: secret.id().to_owned(),
-            name: token.name.clone(),
-            role: token.role,
-            author: by.name.clone(),
-            at,
-            expires: token.expires,
-        };
-        Ok((stored, secret))
+        self.change(async {
+            let mut transaction = begin_issuing(self, at).await?;
+            let new = Issue {
+                kind: TokenKind::Token,
+                name: &token.name,
+                role: token.role,
+                author: &by.name,
+                origin: &Origin::Operator,
+                session: "",
+                peer: "",
+                expires: token.expires,
+                until: None,
+            };
+            let issued = issue(&mut transaction, &new, at).await?;
+            let secret = issued.expect("what comes from nothing is always issued");
+            let stored = new.stored(&secret, at);
+            claim(&mut transaction).await?;
+            audit::insert(&mut transaction, by, at, "token.create", &token.name, &stored.told()).await?;
+            commit(transaction).await?;
+            Ok((stored, secret))
+        })
+        .await
     }
 
-    async fn insert_token(&self, token: &NewToken, secret: &Secret, by: &Actor, at: Timestamp) -> Result<()> {
-        let mut transaction = self.pool.begin().await?;
-        // Expired tokens make room first; writing first also spares SQLite an upgrade of the transaction.
-        sqlx::query("DELETE FROM tokens WHERE expires_us <= $1")
-            .bind(signed(ended_long_ago(at).as_micros()))
-            .execute(&mut *transaction)
-            .await?;
-        schema::check(&mut transaction).await?;
-        let count = sqlx::query("SELECT COUNT(*) FROM tokens WHERE kind = $1 AND expires_us > $2")
-            .bind(token.kind.name())
-            .bind(signed(at.as_micros()))
-            .fetch_one(&mut *transaction)
-            .await?;
-        if number(&count, 0)? >= MOST_TOKENS {
-            return Err(Error::Full { what: "tokens", most: MOST_TOKENS as usize });
-        }
-        sqlx::query(
-            "INSERT INTO tokens (id, kind, name, role, digest, author, at_us, expires_us) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-        )
-        .bind(secret.id())
-        .bind(token.kind.name())
-        .bind(&token.name)
-        .bind(token.role.name())
-        .bind(secret.digest())
-        .bind(&by.name)
-        .bind(signed(at.as_micros()))
-        .bind(token.expires.map_or(i64::MAX, |expires| signed(expires.as_micros())))
-        .execute(&mut *transaction)
-        .await?;
-        if token.kind == TokenKind::Token {
-            let detail = serde_json::json!({ "name": token.name, "role": token.role, "id": secret.id() });
-            audit::insert(&mut transaction, by, at, "token.create", &token.name, &detail).await?;
-        }
-        commit(transaction).await
-    }
-
-    /// The token with this secret, if it is of this kind and has not expired.
+    /// The token with this secret, if it is of this kind and has not expired. Whether the origin of a session still exists,
+    /// if it is a token of the configuration, only the node knows.
     ///
     /// # Errors
     /// The database does not answer.
@@ -182,37 +186,23 @@ impl RuleStore {
         kind: TokenKind,
         now: Timestamp,
     ) -> Result<Option<StoredToken>> {
-        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {COLUMNS} FROM tokens WHERE id = $1 AND kind = $2 AND expires_us > $3"
-        )))
-        .bind(secret.id())
-        .bind(kind.name())
-        .bind(signed(now.as_micros()));
-        let row = self.soon(row.fetch_optional(&self.pool)).await?;
-        let Some(row) = row else { return Ok(None) };
-        let digest: String = row.try_get(6)?;
-        if secret.has_digest(&digest) { read(&row).map(Some) } else { Ok(None) }
+        self.soon(async {
+            let mut connection = self.pool.acquire().await?;
+            Ok(find(&mut connection, secret, kind, now).await)
+        })
+        .await?
     }
 
-    /// Whether this was a valid secret recently: its holder is not guessing, but gets no access.
+    /// Whether this secret was valid once, of any kind: its holder is not guessing, but gets no access.
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn has_ended(&self, secret: &Secret, kind: TokenKind) -> Result<bool> {
-        let row = sqlx::query("SELECT digest FROM tokens WHERE id = $1 AND kind = $2")
-            .bind(secret.id())
-            .bind(kind.name());
-        let row = self.soon(row.fetch_optional(&self.pool)).await?;
-        row.map_or(Ok(false), |row| Ok(secret.has_digest(row.try_get(0)?)))
-    }
-
-    /// Like [`RuleStore::verify`] for a log-in code, which works once.
-    ///
-    /// # Errors
-    /// The database does not answer.
-    pub async fn redeem(&self, secret: &Secret, now: Timestamp) -> Result<Option<StoredToken>> {
-        let Some(token) = self.verify(secret, TokenKind::LogIn, now).await? else { return Ok(None) };
-        Ok(self.delete_token(secret.id(), TokenKind::LogIn).await?.then_some(token))
+    pub async fn has_ended(&self, secret: &Secret) -> Result<bool> {
+        self.soon(async {
+            let mut connection = self.pool.acquire().await?;
+            Ok(was_issued(&mut connection, secret).await)
+        })
+        .await?
     }
 
     /// All tokens of programs and people, sorted by name.
@@ -220,65 +210,88 @@ impl RuleStore {
     /// # Errors
     /// The database does not answer.
     pub async fn tokens(&self) -> Result<Vec<StoredToken>> {
-        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {COLUMNS} FROM tokens WHERE kind = 'token' ORDER BY name, id"
-        )));
-        let rows = self.soon(rows.fetch_all(&self.pool)).await?;
-        rows.iter().map(read).collect()
+        let rows = sqlx::query(select("kind = 'token' ORDER BY name, id"));
+        read_all(&self.soon(rows.fetch_all(&self.pool)).await?)
     }
 
-    /// Whether there is no token and no session.
-    ///
-    /// # Errors
-    /// The database does not answer.
-    pub async fn is_unclaimed(&self, now: Timestamp) -> Result<bool> {
-        let row = sqlx::query("SELECT COUNT(*) FROM tokens WHERE kind <> $1 AND expires_us > $2")
-            .bind(TokenKind::LogIn.name())
-            .bind(signed(now.as_micros()));
-        let row = self.soon(row.fetch_one(&self.pool)).await?;
-        Ok(number(&row, 0)? == 0)
-    }
-
-    /// Revokes a token; false if there is none with this id.
+    /// Revokes a token, and with it its sessions, links and the tokens made with them; false if there is none with this id.
     ///
     /// # Errors
     /// The database does not answer.
     pub async fn revoke_token(&self, id: &str, by: &Actor, at: Timestamp) -> Result<bool> {
-        self.change(self.delete_revoked(id, by, at)).await
-    }
-
-    async fn delete_revoked(&self, id: &str, by: &Actor, at: Timestamp) -> Result<bool> {
-        let mut transaction = self.pool.begin().await?;
-        let deleted = sqlx::query("DELETE FROM tokens WHERE id = $1 AND kind = 'token'")
-            .bind(id)
-            .execute(&mut *transaction)
-            .await?;
-        if deleted.rows_affected() == 0 {
-            return Ok(false);
-        }
-        audit::insert(&mut transaction, by, at, "token.revoke", id, &serde_json::json!({ "id": id })).await?;
-        commit(transaction).await?;
-        Ok(true)
-    }
-
-    /// Ends a session.
-    ///
-    /// # Errors
-    /// The database does not answer.
-    pub async fn end_session(&self, secret: &Secret) -> Result<bool> {
-        self.delete_token(secret.id(), TokenKind::Session).await
-    }
-
-    async fn delete_token(&self, id: &str, kind: TokenKind) -> Result<bool> {
-        let deleted =
-            sqlx::query("DELETE FROM tokens WHERE id = $1 AND kind = $2").bind(id).bind(kind.name());
-        let deleted = self.soon(deleted.execute(&self.pool)).await?;
-        Ok(deleted.rows_affected() == 1)
+        self.change(async {
+            let known = sqlx::query(select("kind = 'token' AND id = $1")).bind(id);
+            if self.soon(known.fetch_all(&self.pool)).await?.is_empty() {
+                return Ok(false);
+            }
+            let mut transaction = self.pool.begin().await?;
+            if !issue::end(&mut transaction, id).await? {
+                return Ok(false);
+            }
+            let detail = serde_json::json!({ "id": id });
+            audit::insert(&mut transaction, by, at, "token.revoke", id, &detail).await?;
+            commit(transaction).await?;
+            Ok(true)
+        })
+        .await
     }
 }
 
+/// Begins a transaction that issues secrets. Expired ones make room first; writing first also spares SQLite an upgrade of
+/// the transaction.
+pub(crate) async fn begin_issuing(store: &RuleStore, now: Timestamp) -> Result<Transaction<'static, Any>> {
+    let mut transaction = store.pool.begin().await?;
+    sqlx::query("DELETE FROM tokens WHERE expires_us <= $1")
+        .bind(signed(ended_long_ago(now).as_micros()))
+        .execute(&mut *transaction)
+        .await?;
+    schema::check(&mut transaction).await?;
+    Ok(transaction)
+}
+
+pub(crate) async fn find(
+    connection: &mut AnyConnection,
+    secret: &Secret,
+    kind: TokenKind,
+    now: Timestamp,
+) -> Result<Option<StoredToken>> {
+    let row = sqlx::query(select("id = $1 AND kind = $2 AND expires_us > $3"))
+        .bind(secret.id())
+        .bind(kind.name())
+        .bind(signed(now.as_micros()))
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    if secret.has_digest(row.try_get(DIGEST)?) { read(&row).map(Some) } else { Ok(None) }
+}
+
+async fn was_issued(connection: &mut AnyConnection, secret: &Secret) -> Result<bool> {
+    if secret.is_marked(&issue::key(connection).await?) {
+        return Ok(true);
+    }
+    // Secrets of earlier releases have no mark.
+    let row = sqlx::query("SELECT digest FROM tokens WHERE id = $1").bind(secret.id());
+    let row = row.fetch_optional(connection).await?;
+    row.map_or(Ok(false), |row| Ok(secret.has_digest(row.try_get(0)?)))
+}
+
+const COLUMNS: &str = "id, name, role, author, at_us, expires_us, digest, origin, session, peer, until_us";
+const DIGEST: usize = 6;
+
+/// A query for those that fit.
+pub(crate) fn select(fitting: &str) -> AssertSqlSafe<String> {
+    AssertSqlSafe(format!("SELECT {COLUMNS} FROM tokens WHERE {fitting}"))
+}
+
+pub(crate) fn read_all(rows: &[AnyRow]) -> Result<Vec<StoredToken>> {
+    rows.iter().map(read).collect()
+}
+
 fn read(row: &AnyRow) -> Result<StoredToken> {
-    let expires: i64 = row.try_get(5)?;
+    let end = |column: usize| -> Result<Option<Timestamp>> {
+        let end: i64 = row.try_get(column)?;
+        Ok((end != i64::MAX).then(|| Timestamp::from_micros(u64::try_from(end).unwrap_or_default())))
+    };
     Ok(StoredToken {
         id: row.try_get(0)?,
         name: row.try_get(1)?,
@@ -286,7 +299,10 @@ fn read(row: &AnyRow) -> Result<StoredToken> {
         role: row.try_get::<String, _>(2)?.parse().unwrap_or(Role::Viewer),
         author: row.try_get(3)?,
         at: Timestamp::from_micros(number(row, 4)?),
-        expires: (expires != i64::MAX)
-            .then(|| Timestamp::from_micros(u64::try_from(expires).unwrap_or_default())),
+        expires: end(5)?,
+        origin: Origin::of(row.try_get(7)?),
+        session: Some(row.try_get::<String, _>(8)?).filter(|session| !session.is_empty()),
+        peer: row.try_get(9)?,
+        until: end(10)?,
     })
 }

@@ -222,7 +222,7 @@ impl RuleStore {
         Ok(DocumentSet::new(documents))
     }
 
-    /// Deletes all but the newest `versions` versions and `audit` entries, and texts that no version uses.
+    /// Deletes all but the newest `versions` versions and `audit` entries of each kind, and texts that no version uses.
     ///
     /// # Errors
     /// The database does not answer.
@@ -250,10 +250,12 @@ impl RuleStore {
             .bind(signed(MOST_CHANGES + 1))
             .execute(&mut *transaction)
             .await?;
-        sqlx::query("DELETE FROM audit WHERE id <= (SELECT MAX(id) FROM audit) - $1")
-            .bind(signed(audit))
-            .execute(&mut *transaction)
-            .await?;
+        for kind in audit::KINDS {
+            let first_too_many =
+                format!("SELECT id FROM audit WHERE {kind} ORDER BY id DESC LIMIT 1 OFFSET $1");
+            let delete = format!("DELETE FROM audit WHERE {kind} AND id <= ({first_too_many})");
+            sqlx::query(sqlx::AssertSqlSafe(delete)).bind(signed(audit)).execute(&mut *transaction).await?;
+        }
         transaction.commit().await?;
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::Timestamp;
+use tidegate_http::answer::ClosedStatus;
 use tidegate_http::{Gate, answer};
 use tidegate_limiter::{Decision, Limiter, Observer, Shedder, TokioRuntime, TraceContext, Traced, Transport};
 use tidegate_store::Clock;
@@ -32,13 +33,20 @@ pub struct ServiceSettings {
     pub headers: HeaderSets,
     /// The header set that Envoy is asked to add to its responses, if any.
     pub rls_headers: Option<HeaderSet>,
+    /// The status of HTTP answers that refuse for lack of a store.
+    pub closed_status: ClosedStatus,
     /// Bounds of every connection.
     pub limits: HttpLimits,
 }
 
 impl Default for ServiceSettings {
     fn default() -> Self {
-        Self { headers: HeaderSets::ALL, rls_headers: None, limits: HttpLimits::default() }
+        Self {
+            headers: HeaderSets::ALL,
+            rls_headers: None,
+            closed_status: ClosedStatus::default(),
+            limits: HttpLimits::default(),
+        }
     }
 }
 
@@ -85,6 +93,7 @@ impl Service {
             limiter: Arc::clone(&self.limiter),
             shedder,
             headers: self.settings.headers,
+            closed_status: self.settings.closed_status,
             runtime: Arc::new(TokioRuntime),
             clock: Arc::clone(&self.clock),
             observed: Some((Arc::clone(&self.observer), transport)),

@@ -10,6 +10,9 @@ local RUN, REQUEST, DOUBTFUL = "<I2c1I1dddddd", "<I2d", "<dddddd"
 if items == 1 then
   local _, letter, flags, a, b, c, d, e, f, _, hits = from_bytes("<I2c1I1ddddddI2d", plan, at)
   if flags < COUNTS_REFUSED then
+    if letter == "l" then
+      raws[1] = log_adopted(KEYS[1], raws[1], now, a, b, d, e)
+    end
     local wait, remaining, reset_after_us, after, expires_s =
       decide(letter, KEYS[1], raws[1], hits, a, b, c, d, e, f)
     if after then
@@ -29,6 +32,9 @@ while told < items do
   for _ = 1, run do
     local key, hits
     key, hits, at = from_bytes(REQUEST, plan, at)
+    if letter == "l" then
+      raws[key] = log_adopted(KEYS[key], raws[key], now, a, b, d, e)
+    end
     local wait, remaining, reset_after_us, after, expires_s =
       decide(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
     if after then

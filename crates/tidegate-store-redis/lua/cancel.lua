@@ -43,6 +43,9 @@ local function put_back(record, spends, reservation, at)
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
+    if letter == "l" then
+      raws[key] = log_adopted(KEYS[key], raws[key], now, a, b, d, e)
+    end
     local what, times, after = sub(record, from, from), nil, nil
     let_go(key, reservation)
     times, from = from_bytes("<I4", record, from + 1)

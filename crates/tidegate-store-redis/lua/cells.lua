@@ -1,6 +1,6 @@
 -- The cells of a decision: their values are read at once, changed in turn, and written when all is decided.
 
-local ENFORCED, COUNTS_REFUSED = 1, 2
+local ENFORCED, COUNTS_REFUSED, DEBT, CHARGE, CAP = 1, 2, 4, 8, 16
 -- What a reservation changed is remembered for so long, and so is that it was cancelled.
 local RESERVATION_MS = 5000
 -- A spend as decide.lua describes it.
@@ -43,4 +43,16 @@ local function decide(letter, key, raw, hits, a, b, c, d, e, f)
     return sliding_log_decide(key, raw, now, hits, a, b, c, d, e)
   end
   return concurrency_decide(key, now, hits, f > 0 and lease_name(f), a, b, c)
+end
+
+-- What `decide` would say once `noted` more refused requests have been noted. Changes nothing.
+local function look(letter, key, raw, hits, noted, a, b, c, d, e, f)
+  if noted > 0 then
+    return look_noted(letter, key, raw, hits, noted, a, b, c, d, e)
+  elseif letter == "l" then
+    return sliding_log_look(key, raw, now, hits, 0, a, b, c, d, e)
+  elseif letter == "c" or letter == "k" then
+    return concurrency_look(key, now, hits, 0, a, b, c)
+  end
+  return decide(letter, key, raw, hits, a, b, c, d, e, f)
 end

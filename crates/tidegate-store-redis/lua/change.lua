@@ -17,21 +17,6 @@ local function has_had(key)
   return not call("SET", key, "", "PX", REFUND_KNOWN_MS, "NX")
 end
 
--- Takes hits that were already spent, whether or not they fit, from when they were spent on.
-local function charge(letter, key, raw, hits, age_us, overdraft, a, b, c, d, e, f)
-  if letter == "b" then
-    return token_bucket_charge(raw, now, hits, age_us, overdraft, a, b, c, d, e)
-  elseif letter == "w" then
-    return sliding_window_charge(raw, now, hits, age_us, overdraft, a, b, c, d, e)
-  elseif letter == "f" then
-    return fixed_window_charge(raw, now, hits, age_us, overdraft, a, b, c, d, e, f)
-  elseif letter == "q" then
-    return leaky_bucket_charge(raw, now, hits, age_us, overdraft, a, b, c, d, e)
-  elseif letter == "l" then
-    return sliding_log_charge(key, raw, now, hits, age_us, a, b, c, d, e)
-  end
-end
-
 local reply = {}
 for index = 1, items do
   local number, letter, what, id, hits, age_us, overdraft, a, b, c, d, e, f
@@ -39,6 +24,9 @@ for index = 1, items do
   local key, raw = KEYS[number], nil
   if number <= readable then
     raw = call("GET", key)
+  end
+  if letter == "l" then
+    raw = log_adopted(key, raw, now, a, b, d, e)
   end
   local done, after, expires_s = true, nil, nil
   if what == REFUND and id > 0 and has_had(KEYS[id]) then

@@ -8,10 +8,12 @@
 --          the lease's name in ARGV[2], or 0)
 -- Modes    0 the whole request, 1 a part of one whose other parts are decided elsewhere, 2 a part of one that is refused
 --          elsewhere, 3 a whole request that may have to be undone, 4 to be undone (cancel.lua)
--- Flags    1 enforced, 2 refused hits count
+-- Flags    1 enforced, 2 refused hits count; of a spend whose cost may be above what is left: 4 it goes into debt, 8 it always
+--          spends, 16 it spends what is left (over.lua)
 -- Reply    wait, remaining, reset_after_us of every spend, as 8-byte floats. Of a request that stands for several, what
---          the last of them is told, then how many the cell admitted, then what the last admitted one is told. Of one
---          that stands for itself alone and has a reservation, what it is told, then what it is told if it does not pass
+--          the last of them is told, then how many the cell admitted, then what the last admitted one is told, and where
+--          its cost may be above what is left, how many went over, and what the last of those is told. Of one that stands
+--          for itself alone and has a reservation, what it is told, then what it is told if it does not pass
 --          elsewhere. What is undone is told nothing. A request that is refused only while others hold some of what it
 --          needs is not decided: it is told -0.5, now_us and how many of it pass, then what it is told if it cannot wait:
 --          that it is refused, or of several with a reservation, how many each cell would admit. At the end now_us.
@@ -22,18 +24,6 @@
 local PART, REFUSED_ELSEWHERE, CANCEL = 1, 2, 4
 -- Whether the request must be decided, in doubt or not.
 local is_for_good = false
-
--- What `decide` would say once `noted` more refused requests have been noted. Changes nothing.
-local function look(letter, key, raw, hits, noted, a, b, c, d, e, f)
-  if noted > 0 then
-    return look_noted(letter, key, raw, hits, noted, a, b, c, d, e)
-  elseif letter == "l" then
-    return sliding_log_look(key, raw, now, hits, 0, a, b, c, d, e)
-  elseif letter == "c" or letter == "k" then
-    return concurrency_look(key, now, hits, 0, a, b, c)
-  end
-  return decide(letter, key, raw, hits, a, b, c, d, e, f)
-end
 
 local reply, told = {}, 0
 local function tell(wait, remaining, reset_after_us)
@@ -59,7 +49,21 @@ local function admits(most, letter, key, hits, a, b, c, d, e, f)
   return min(1 + floor_div(remaining, hits), most), wait
 end
 
--- How many of `count` equal requests with these spends pass, and whether any cell refuses some of them only as long as
+-- How many of `most` equal requests spend here, one after another, and the wait of the first. Where they may go over, those
+-- that fit do, and one more if not all is spent then.
+local function spending(most, flags, letter, key, hits, a, b, c, d, e, f)
+  if has(flags, CHARGE) then
+    return most, 0
+  end
+  local fit, wait = admits(most, letter, key, hits, a, b, c, d, e, f)
+  if flags < DEBT or fit == most or fit > 0 and letter == "l" and c > 0 then
+    return fit, wait
+  end
+  local all_wait, remaining = look(letter, KEYS[key], raws[key], hits * fit, 0, a, b, c, d, e, f)
+  return fit + (all_wait >= 0 and remaining > 0 and 1 or 0), all_wait
+end
+
+-- How many of `count` equal requests with these spends may spend, and whether any cell refuses some of them only as long as
 -- others hold what they may put back. One such cell is enough, also where another refuses for certain: by the time that
 -- nobody holds anything here, those have put back what they held too who took so little that they are not listed.
 local function passing(count, spends, since, at)
@@ -67,9 +71,12 @@ local function passing(count, spends, since, at)
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
+    if letter == "l" then
+      raws[key] = log_adopted(KEYS[key], raws[key], now, a, b, d, e)
+    end
     -- Where nothing can be in doubt, the first refusal is enough.
-    if has(flags, ENFORCED) and (passed > 0 or letter_at > 0) then
-      local admitted, wait = admits(count, letter, key, hits, a, b, c, d, e, f)
+    if has(flags, ENFORCED) and not has(flags, CHARGE) and (passed > 0 or letter_at > 0) then
+      local admitted, wait = spending(count, flags, letter, key, hits, a, b, c, d, e, f)
       in_doubt = in_doubt or letter_at > 0 and admitted < count and wait ~= -1 and may_yet_pass(key, since)
       passed = min(passed, admitted)
     end
@@ -100,7 +107,10 @@ end
 local function look_unspent(count, flags, letter, key, hits, a, b, c, d, e, f)
   local noted = has(flags, COUNTS_REFUSED) and count or 0
   local wait, remaining, reset_after_us = look(letter, KEYS[key], raws[key], hits, noted, a, b, c, d, e, f)
-  if wait >= 0 and noted > 0 and letter == "l" then
+  if has(flags, CAP) and (noted == 0 or letter ~= "l") then
+    -- One hit is enough for it to pass.
+    wait, remaining, reset_after_us = look(letter, KEYS[key], raws[key], 0, noted, a, b, c, d, e, f)
+  elseif (wait >= 0 or has(flags, CAP)) and noted > 0 and letter == "l" then
     -- As many hits are noted as were asked for, whatever is looked for.
     wait, remaining, reset_after_us = sliding_log_look(KEYS[key], raws[key], now, 0, hits * noted, a, b, c, d, e)
   elseif wait >= 0 then
@@ -183,11 +193,18 @@ local function trace(letter, key, before, times, until_us, c)
   return "\0" .. often
 end
 
--- Decides one spend of a request that passes its enforced cells (`passed` is 1) or does not: how many it admitted, and what
--- is left.
+-- Decides one spend of a request that passes its enforced cells (`passed` is 1) or does not: how often it spent, and what is
+-- left.
 local function decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c, d, e, f)
   local wait, remaining, reset_after_us, unspent_wait, unspent, unspent_reset
-  if passed == 0 then
+  local goes_over = flags >= DEBT and
+    (has(flags, CHARGE) or passed > 0 and look(letter, KEYS[key], raws[key], 0, 0, a, b, c, d, e, f) >= 0)
+  if goes_over then
+    if is_reserved then
+      unspent_wait, unspent, unspent_reset = look_unspent(1, flags, letter, key, hits, a, b, c, d, e, f)
+    end
+    wait, remaining, reset_after_us, passed = spend_over(flags, letter, key, hits, a, b, c, d, e, f)
+  elseif passed == 0 or flags >= DEBT then
     wait, remaining, reset_after_us = refuse(1, flags, letter, key, hits, a, b, c, d, e, f)
   else
     if is_reserved then
@@ -205,34 +222,56 @@ local function decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c
   if is_reserved then
     tell(unspent_wait or wait, unspent or remaining, unspent_reset or reset_after_us)
   end
-  return wait < 0 and 0 or passed, remaining
+  return wait < 0 and not goes_over and 0 or passed, remaining
 end
 
--- Decides one spend of `count` equal requests of which `passed` pass: how many it admitted, and what is left.
+-- Decides one spend of `count` equal requests of which `passed` may spend: how many it spent for (of one that is capped, see
+-- over.lua), and what is left.
 local function decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
-  local admitted, last_wait, last_remaining, last_reset = passed, nil, nil, nil
-  if passed > 0 and not has(flags, ENFORCED) then
-    admitted = admits(passed, letter, key, hits, a, b, c, d, e, f)
+  local spent, last_wait, last_remaining, last_reset = passed, nil, nil, nil
+  if has(flags, CHARGE) then
+    spent = count
+  elseif passed > 0 and not has(flags, ENFORCED) then
+    spent = spending(passed, flags, letter, key, hits, a, b, c, d, e, f)
+  end
+  local admitted, times = spent, spent
+  if flags >= DEBT and spent > 0 then
+    admitted = admits(spent, letter, key, hits, a, b, c, d, e, f)
   end
   if admitted > 0 then
     last_wait, last_remaining, last_reset = spend(admitted, letter, key, hits, a, b, c, d, e, f)
   end
   local wait, remaining, reset_after_us = last_wait, last_remaining, last_reset
-  if admitted < count then
-    wait, remaining, reset_after_us = refuse(count - admitted, flags, letter, key, hits, a, b, c, d, e, f)
+  local over_wait, over_remaining, over_reset
+  if admitted < spent then
+    over_wait, over_remaining, over_reset, times =
+      go_over(spent - admitted, flags, letter, key, hits, a, b, c, d, e, f)
+    wait, remaining, reset_after_us, times = over_wait, over_remaining, over_reset, admitted + times
+  end
+  if spent < count then
+    wait, remaining, reset_after_us = refuse(count - spent, flags, letter, key, hits, a, b, c, d, e, f)
   end
   tell(wait, remaining, reset_after_us)
   tell_admitted(admitted, last_wait or wait, last_remaining or remaining, last_reset or reset_after_us)
-  return admitted, last_remaining or remaining
+  if flags >= DEBT then
+    tell_admitted(spent - admitted, over_wait or wait, over_remaining or remaining, over_reset or reset_after_us)
+  end
+  return times, over_remaining or last_remaining or remaining
 end
 
--- Says how many of `count` equal requests each spend would admit, where not all of them pass.
+-- Says of how many of `count` equal requests each would spend, where not all of them pass.
 local function tell_how_many(count, spends, at)
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
+    if letter == "l" then
+      raws[key] = log_adopted(KEYS[key], raws[key], now, a, b, d, e)
+    end
     tell(0, 0, 0)
-    tell_admitted(admits(count, letter, key, hits, a, b, c, d, e, f), 0, 0, 0)
+    tell_admitted(spending(count, flags, letter, key, hits, a, b, c, d, e, f), 0, 0, 0)
+    if flags >= DEBT then
+      tell_admitted(0, 0, 0, 0)
+    end
   end
 end
 
@@ -251,6 +290,9 @@ local function tell_in_doubt(count, passed, mode, spends, is_reserved, at)
     tell(wait, remaining, reset_after_us)
     if count > 1 then
       tell_admitted(0, wait, remaining, reset_after_us)
+      if flags >= DEBT then
+        tell_admitted(0, wait, remaining, reset_after_us)
+      end
     elseif is_reserved then
       tell(wait, remaining, reset_after_us)
     end
@@ -276,6 +318,9 @@ local function decide_request(count, passed, spends, reservation, at)
   for index = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
+    if letter == "l" then
+      raws[key] = log_adopted(KEYS[key], raws[key], now, a, b, d, e)
+    end
     local is_reserved = reservation > 0
     if is_reserved then
       rest(letter, key, a, b, c, d, e, f)

@@ -9,8 +9,9 @@
 -- ARGV     the limiter's name (8 bytes), for how long from now it counts as alive (us), now_us (negative: ask Redis),
 --          what it tells of itself (empty: nothing), the slots of now in both, for how long those are kept (ms),
 --          and of each row that this limiter has counts to add for: its name, the counts
--- Reply    how many are alive, the revision that is published (0: none is), the database that it is from, the questions (their
---          names and texts in turns), and what tells the revision from another of the same number
+-- Reply    how many are alive, the questions (their names and texts in turns), and of what is published (all empty: nothing is)
+--          the revision, the database, what tells the revision from another of the same number, its place in the order of
+--          publications, and the signature of those four
 local now = tonumber(ARGV[3])
 if now < 0 then
   local time = redis.call("TIME")
@@ -20,6 +21,11 @@ local ttl_us = tonumber(ARGV[2])
 local ttl_ms = math.ceil(ttl_us / 1000) + 1000
 redis.call("ZREMRANGEBYSCORE", KEYS[1], "-inf", now)
 redis.call("ZADD", KEYS[1], now + ttl_us, ARGV[1])
+-- Entries from a clock that was ahead and came back count as made now: otherwise a dead limiter would count until the clock
+-- gets there again.
+for _, member in ipairs(redis.call("ZRANGEBYSCORE", KEYS[1], string.format("(%.0f", now + ttl_us), "+inf")) do
+  redis.call("ZADD", KEYS[1], now + ttl_us, member)
+end
 redis.call("PEXPIRE", KEYS[1], ttl_ms)
 -- A user without rights to hashes still counts as alive: limits need no more.
 if ARGV[4] ~= "" then
@@ -49,9 +55,13 @@ if #ARGV > 8 then
   redis.call("PEXPIRE", KEYS[4], ARGV[7])
   redis.call("PEXPIRE", KEYS[5], ARGV[8])
 end
-local published = redis.pcall("HMGET", KEYS[3], "revision", "lineage", "mark")
+local published = redis.pcall("HMGET", KEYS[3], "revision", "lineage", "mark", "serial", "seal")
 local questions = redis.pcall("HGETALL", KEYS[6])
 if questions.err then
   questions = {}
 end
-return { redis.call("ZCARD", KEYS[1]), tonumber(published[1] or "0"), published[2] or "", questions, published[3] or "" }
+local reply = { redis.call("ZCARD", KEYS[1]), questions }
+for at = 1, 5 do
+  reply[#reply + 1] = published[at] or ""
+end
+return reply

@@ -14,10 +14,15 @@ local all = redis.call("HGETALL", KEYS[1])
 for at = 1, #all, 2 do
   local seen, ttl, note = string.match(all[at + 1], "^(%d+) (%d+) (.*)$")
   local ago = now - tonumber(seen or 0)
+  if seen and ago < 0 then
+    -- Told by a clock that was ahead and came back: it counts as told now.
+    redis.call("HSET", KEYS[1], all[at], string.format("%.0f ", now) .. ttl .. " " .. note)
+    ago = 0
+  end
   if not seen or ago > tonumber(ttl) + tonumber(ARGV[2]) then
     redis.call("HDEL", KEYS[1], all[at])
   else
-    known[#known + 1] = { all[at], math.max(ago, 0), note, ago > tonumber(ttl) and 1 or 0 }
+    known[#known + 1] = { all[at], ago, note, ago > tonumber(ttl) and 1 or 0 }
   end
 end
 return known

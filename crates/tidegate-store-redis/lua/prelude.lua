@@ -49,11 +49,12 @@ local function expiry_beyond(moment_us, now)
   return ceil_div(moment_us + min(max(moment_us - now, 5000000), 60000000), 1000000)
 end
 
--- When a key shall expire whose window, shared by many, ends at `stop_us`: a second later, and spread over a tenth of the
--- window, at most 50 s, so that Redis need not drop them all at once.
+-- When a key expires whose window, shared by many callers, ends at `stop_us`. Redis deletes expired keys in steps that block
+-- it: at its default `hz`, for up to 25 ms while more than a tenth of its keys are expired. So the expiries are spread over
+-- as long as the window, at most a minute; over a tenth of windows longer than ten minutes, at most an hour.
 local function expiry_after(stop_us, window_us, now)
-  local spread_s = floor_div(fmod(now, 1000) * min(window_us / 10, 50000000), 1000000000)
-  return ceil_div(stop_us, 1000000) + 1 + spread_s
+  local spread_us = min(window_us, max(min(window_us / 10, 3600000000), 60000000))
+  return ceil_div(stop_us, 1000000) + 1 + floor_div(fmod(now, 1000) * spread_us, 1000000000)
 end
 
 local plan = ARGV[1]

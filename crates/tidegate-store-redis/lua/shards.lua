@@ -13,7 +13,13 @@ redis.call("PEXPIRE", KEYS[1], math.ceil(ARGV[2] / 1000))
 local others = {}
 local all = redis.call("HGETALL", KEYS[1])
 for at = 1, #all, 2 do
-  if now - tonumber(all[at + 1]) > tonumber(ARGV[2]) then
+  local ago = now - (tonumber(all[at + 1]) or 0)
+  if ago < 0 then
+    -- Told by a clock that was ahead and came back: it counts as told now.
+    redis.call("HSET", KEYS[1], all[at], string.format("%.0f", now))
+    ago = 0
+  end
+  if ago > tonumber(ARGV[2]) then
     redis.call("HDEL", KEYS[1], all[at])
   elseif all[at] ~= ARGV[1] then
     others[#others + 1] = all[at]

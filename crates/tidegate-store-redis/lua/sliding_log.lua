@@ -8,14 +8,60 @@
 --        `width` bytes each (packed.lua)
 -- Limit  limit, window_us, min_interval_us, width, large (1 or 0)
 --
+-- A value of 15 bytes is a sliding window's, which a limit left that was one. The drivers let it become a log (`log_adopted`)
+-- before anything else.
+--
 -- A large log is read and written in place, a few entries at a time, and rewritten when half of it has gone. It is not
 -- among the readable keys, and `raw` is nil.
 
 local LOG_HEADER = 16
+-- The bytes of a sliding window's value: fewer than a log's.
+local OF_A_WINDOW = 15
 -- More bytes of entries than these that a reservation pushes out are not kept to be put back.
 local MOST_KEPT, MOST_EXPIRED_KEPT = 16384, 256
 -- Entries that are appended at once.
 local MOST_AT_ONCE = 1024
+
+-- What a sliding window counted, as a log: what was left of the previous window as of the start of this one, the current hits as
+-- of now. False if nothing counts any more.
+local function log_of_window(raw, now, limit, window_us, width)
+  local its_start, newer, previous = from_bytes("<I7I4I4", raw)
+  local start, older = now - fmod(now, window_us), 0
+  if its_start < start then
+    previous = min(its_start + window_us, LATEST) == start and newer or 0
+    newer = 0
+  end
+  if previous > 0 then
+    -- The finest ticks with which `previous` times their number is exact.
+    local tick_us = ceil_div(window_us, floor_div(LATEST, previous))
+    local ticks = ceil_div(window_us, tick_us)
+    older = ceil_div(previous * (ticks - floor_div(now - start, tick_us)), ticks)
+  end
+  newer = min(newer, limit)
+  older = min(older, limit - newer)
+  if newer + older == 0 then
+    return false
+  end
+  local form, newest = packed_form(width), newer > 0 and now or start
+  return to_bytes("<I7I5I4", newest, 0, 0) ..
+    (older > 0 and packed_rep(to_bytes(form, packed_low(0, start - newest, width)), older) or "") ..
+    (newer > 0 and packed_rep(to_bytes(form, 0), newer) or "")
+end
+
+-- Lets a value that a sliding window left become a log, and writes it: what a log is told depends on when it did. The key
+-- expires no sooner than its entries. What `raw` is from here on.
+local function log_adopted(key, raw, now, limit, window_us, width, large)
+  local left = raw
+  if large == 1 then
+    left = call("STRLEN", key) == OF_A_WINDOW and call("GET", key)
+  end
+  if not left or #left ~= OF_A_WINDOW then
+    return raw
+  end
+  left = log_of_window(left, now, limit, window_us, width)
+  keep(key, left)
+  return large ~= 1 and left
+end
 
 -- How many entries there are, and the numbers of the header.
 local function log_open(key, raw, width, large)

@@ -4,10 +4,43 @@
 -- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua)
 -- Reply  wait, remaining, reset_after_us (prelude.lua)
 -- Units  microseconds where a name ends in _us, seconds in _s, else hits
--- Value  start_us (7 bytes), current (4), previous (4). The key expires soon after the next window's end.
+-- Value  start_us (7 bytes), current (4), previous (4). The key expires soon after the next window's end. A longer value is a
+--        log, which a limit left that was a sliding log (crossing.rs).
 -- Limit  limit, window_us, tick_us, ticks (per window, rounded up), most (the count up to which the arithmetic is exact)
 
 local U32_MAX = 4294967295
+-- The bytes of a value.
+local WINDOW_BYTES = 15
+-- The largest product that is surely exact when another is added to it.
+local HALF_EXACT = 4503599627370496
+
+-- A log's hits in the window that begins at `start`: how many count as of now, and what has to have been in the window before
+-- for its weight to be that of the others.
+local function sliding_window_of_log(raw, now, start, weight, window_us, ticks, most)
+  local width = window_us <= 256 ^ 4 and 4 or window_us <= 256 ^ 5 and 5 or window_us <= 256 ^ 6 and 6 or 7
+  local form, range = "<I" .. width, width < 7 and 256 ^ width or HALF_EXACT
+  local newest, _, head = from_bytes("<I7I5I4", raw)
+  local last_low = from_bytes(form, raw, #raw - width + 1)
+  local count = (#raw - 16) / width - head
+  newest = min(newest, now)
+  local function count_until(moment)
+    local low, high = 0, count
+    while low < high do
+      local middle = floor_div(low + high, 2)
+      local gap = last_low - from_bytes(form, raw, 17 + (head + middle) * width)
+      if newest - (gap < 0 and gap + range or gap) <= moment then
+        low = middle + 1
+      else
+        high = middle
+      end
+    end
+    return low
+  end
+  local until_start = count_until(start)
+  local older = min(until_start - (now < window_us and 0 or count_until(now - window_us)), most)
+  local previous = min(floor_div(older * ticks, weight), U32_MAX)
+  return min(count - until_start + older - ceil_div(previous * weight, ticks), most), previous
+end
 
 -- Start, current and previous count as of `now`, the ticks of the previous window that have not faded, and the start of
 -- the window that was.
@@ -18,13 +51,21 @@ local function sliding_window_read(raw, now, window_us, tick_us, ticks, most)
   if not raw then
     return start, 0, 0, weight
   end
+  if #raw > WINDOW_BYTES then
+    -- From another window than this one, so that it is written in any case.
+    local current, previous = sliding_window_of_log(raw, now, start, weight, window_us, ticks, most)
+    return start, current, previous, weight, LATEST
+  end
   local its_start, current, previous = from_bytes("<I7I4I4", raw)
   -- A value from a later window is one that a clock, since stepped back, wrote: its hits count here.
   if its_start < start then
     previous = min(its_start + window_us, LATEST) == start and current or 0
     current = 0
   end
-  return start, min(current, most), min(previous, most), weight, its_start
+  if previous > most then
+    previous = min(previous, floor_div(HALF_EXACT, weight))
+  end
+  return start, min(current, most), previous, weight, its_start
 end
 
 local function sliding_window_write(now, start, window_us, current, previous, its_start)

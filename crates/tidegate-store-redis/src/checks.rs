@@ -1,4 +1,4 @@
-//! Checks before serving: servers that are too old, or configured so that they could drop counters.
+//! Checks before serving: servers that are too old, or configured so that they could drop counters or refuse decisions.
 
 use std::fmt;
 
@@ -71,7 +71,7 @@ impl RedisStore {
         };
         let look = |partition| async move {
             let finding = match info(inner, partition).await {
-                Ok(text) => finding(&text, lazy_expire(inner, partition).await.as_deref()),
+                Ok(text) => finding(&text, &ServerSettings::read(inner, partition).await),
                 Err(error) => Finding::Away(error),
             };
             ServerReport { endpoint: inner.client.name(partition), finding }
@@ -91,10 +91,47 @@ async fn info(inner: &Inner, partition: u16) -> Result<String, StoreError> {
     }
 }
 
-/// The value of `lazyfree-lazy-expire`; none if the server does not report it.
-async fn lazy_expire(inner: &Inner, partition: u16) -> Option<String> {
+/// Settings that `INFO` does not contain; none if the server does not report them.
+#[derive(Default)]
+struct ServerSettings {
+    lazy_expire: Option<String>,
+    min_replicas: Option<String>,
+    full_coverage: Option<String>,
+}
+
+impl ServerSettings {
+    async fn read(inner: &Inner, partition: u16) -> Self {
+        let lazy_expire = setting(inner, partition, "lazyfree-lazy-expire").await;
+        let min_replicas = setting(inner, partition, "min-replicas-to-write").await;
+        let full_coverage = match inner.client.route() {
+            Route::Cluster(_) => setting(inner, partition, "cluster-require-full-coverage").await,
+            Route::One { .. } | Route::Sharded { .. } => None,
+        };
+        ServerSettings { lazy_expire, min_replicas, full_coverage }
+    }
+
+    fn warnings(&self, replicas: u64) -> impl Iterator<Item = String> {
+        let lazy = (self.lazy_expire.as_deref() == Some("no")).then(|| {
+            "large expired keys are freed while others wait: use `lazyfree-lazy-expire yes`".to_owned()
+        });
+        let least = self.min_replicas.as_deref().and_then(|least| least.parse::<u64>().ok()).unwrap_or(0);
+        let scarce = (least > 0 && replicas <= least).then(|| {
+            format!(
+                "`min-replicas-to-write {least}` with {replicas} replicas: if one is lost, the master decides nothing \
+                 (NOREPLICAS): use one replica more"
+            )
+        });
+        let coverage = (self.full_coverage.as_deref() == Some("yes")).then(|| {
+            "if one master is lost, all others decide nothing either (CLUSTERDOWN): use `cluster-require-full-coverage no`"
+                .to_owned()
+        });
+        [lazy, scarce, coverage].into_iter().flatten()
+    }
+}
+
+async fn setting(inner: &Inner, partition: u16, name: &str) -> Option<String> {
     let mut command = Cmd::new();
-    command.arg("CONFIG").arg("GET").arg("lazyfree-lazy-expire");
+    command.arg("CONFIG").arg("GET").arg(name);
     let call = Call { operation: Operation::Probe, command: &command, source: None, items: 1 };
     let answer = inner.client.run(partition, call, Deadline::from_now(inner.patience())).await.ok()?;
     let Value::Array(pair) = answer else { return None };
@@ -107,7 +144,7 @@ async fn lazy_expire(inner: &Inner, partition: u16) -> Option<String> {
 /// Below this `hz`, one expiry step takes long enough to delay calls.
 const ENOUGH_HZ: u32 = 50;
 
-fn finding(info: &str, lazy_expire: Option<&str>) -> Finding {
+fn finding(info: &str, settings: &ServerSettings) -> Finding {
     let field = |name: &str| {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(|value| value.trim())
     };
@@ -135,12 +172,8 @@ fn finding(info: &str, lazy_expire: Option<&str>) -> Finding {
     {
         warnings.push(format!("`hz {hz}` expires keys in pauses of up to 25 ms: use `hz 100`"));
     }
-    if lazy_expire == Some("no") {
-        warnings.push(
-            "large expired keys are freed while others wait: use `lazyfree-lazy-expire yes`".to_owned(),
-        );
-    }
     let number = |name: &str| field(name).and_then(|number| number.parse().ok()).unwrap_or_default();
+    warnings.extend(settings.warnings(number("connected_slaves")));
     let (bytes, most_bytes) = (number("used_memory"), number("maxmemory"));
     Finding::Usable {
         version,
@@ -194,7 +227,8 @@ mod tests {
     use super::*;
 
     fn shown(info: &str) -> String {
-        ServerReport { endpoint: "h:1".to_owned(), finding: finding(info, None) }.to_string()
+        ServerReport { endpoint: "h:1".to_owned(), finding: finding(info, &ServerSettings::default()) }
+            .to_string()
     }
 
     #[test]

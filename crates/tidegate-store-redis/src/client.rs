@@ -4,27 +4,24 @@
 //! moved. A call that may have been applied is never sent twice.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, Value};
-use tidegate_store::{LastHeard, StoreError};
+use tidegate_store::StoreError;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::cluster::{self, Cluster, SlotMap};
 use crate::dial::Dialer;
 use crate::failure::{Failure, Redirect};
-use crate::heard::Heard;
 use crate::key::slot_of;
 use crate::link::{Deadline, Link, Target};
 use crate::observer::{Observer, Operation, Reason};
 use crate::per_runtime::PerRuntime;
 use crate::sharded::Shards;
 use crate::url::Endpoint;
-use crate::witness::Witness;
 
 /// The servers and the connections to them.
 pub(crate) struct Client {
@@ -33,8 +30,8 @@ pub(crate) struct Client {
     max_in_flight: usize,
     observer: Arc<dyn Observer>,
     per_runtime: PerRuntime<Connections>,
-    heard: Arc<Heard>,
-    witness: Arc<Witness>,
+    /// The time for a decision.
+    timeout: Duration,
 }
 
 /// How a tag maps to a server.
@@ -82,15 +79,9 @@ impl Client {
         dialer: Arc<Dialer>,
         max_in_flight: usize,
         observer: Arc<dyn Observer>,
-        in_time: Duration,
+        timeout: Duration,
     ) -> Self {
-        let heard = Arc::new(Heard::new(route.nodes(), in_time));
-        let witness = Witness::new(Arc::clone(&dialer), Arc::clone(&heard));
-        Client { route, dialer, max_in_flight, observer, per_runtime: PerRuntime::new(), heard, witness }
-    }
-
-    pub(crate) fn last_heard(&self, node: usize) -> LastHeard {
-        self.heard.last(node)
+        Client { route, dialer, max_in_flight, observer, per_runtime: PerRuntime::new(), timeout }
     }
 
     pub(crate) fn route(&self) -> &Route {
@@ -118,26 +109,9 @@ impl Client {
             let why = Failure::NotSent(Reason::Other, "there is no tokio runtime here".into());
             return Err(why.into_store_error(self.name(partition)));
         };
-        let under_way = self.heard.under_way(self.route.node_of(partition));
-        let mut called = pin!(self.run_where(&connections, partition, call, deadline));
-        let answer = match timeout_at(deadline.at, called.as_mut()).await {
-            // A call that does not wait for late answers gives up at its deadline.
-            Ok(answer @ Err(Failure::TimedOut(_))) => {
-                self.doubt(&connections, partition);
-                answer
-            }
-            Ok(answer) => answer,
-            Err(_) => {
-                self.doubt(&connections, partition);
-                called.await
-            }
-        };
-        drop(under_way);
+        let answer = self.run_where(&connections, partition, call, deadline).await;
         let reason = answer.as_ref().err().map(Failure::reason);
         let took = began.elapsed();
-        if answer.is_ok() {
-            self.heard.answered(self.route.node_of(partition), took);
-        }
         self.observer.called(call.operation, call.items, took, reason);
         answer.map_err(|failure| failure.into_store_error(self.name(partition)))
     }
@@ -158,19 +132,6 @@ impl Client {
             }
             (_, Connections::Listed(links)) => run_on(&links[0], call, AskFirst::No, deadline).await,
             (_, Connections::Found(..)) => unreachable!("only a cluster's members are found"),
-        }
-    }
-
-    /// The server of `partition` missed a deadline: the witness finds out whether it is alive.
-    fn doubt(&self, connections: &Connections, partition: u16) {
-        let server = match (&self.route, connections) {
-            (Route::Cluster(cluster), _) => cluster.master_of(partition),
-            (Route::Sharded { endpoints, .. }, _) => endpoints.get(usize::from(partition)).cloned(),
-            (Route::One { .. }, Connections::Listed(links)) => links[0].server(),
-            (Route::One { .. }, Connections::Found(..)) => None,
-        };
-        if let Some(server) = server {
-            self.witness.doubt(&server, self.route.node_of(partition));
         }
     }
 
@@ -198,13 +159,7 @@ impl Client {
     }
 
     fn new_link(&self, target: Target) -> Link {
-        Link::new(
-            target,
-            Arc::clone(&self.dialer),
-            Arc::clone(&self.witness),
-            self.max_in_flight,
-            self.heard.in_time(),
-        )
+        Link::new(target, Arc::clone(&self.dialer), self.max_in_flight, self.timeout)
     }
 
     /// Runs a call on the cluster member that serves `slot`, following redirects.

@@ -19,12 +19,13 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use redis::Cmd;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Fold, Limit, Micros, Stance};
+use tidegate_core::{Ask, Fold, Limit, Micros, Over, Stance, Touch};
 use tidegate_store::{BatchOutcomes, BoxError, Outcomes, Request, Spend, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::charges::ChargesApart;
 use crate::client::Call;
 use crate::in_place;
 use crate::limits::{self, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER};
@@ -50,12 +51,27 @@ pub(crate) async fn decide(
     batch: &[Request<'_>],
     deadline: Deadline,
 ) -> Result<BatchOutcomes, StoreError> {
-    let places: Vec<Option<u16>> = batch.iter().map(|request| one_place(inner, request)).collect();
-    let spans =
-        |(request, place): (&Request<'_>, &Option<u16>)| place.is_none() && !request.spends.is_empty();
-    if !batch.iter().zip(&places).any(spans) {
+    let places = places_of(inner, batch);
+    if !any_spans(batch, &places) {
         return in_place::decide(inner, batch, &places, deadline.heard_for(inner.late_answers)).await;
     }
+    let Some(apart) = ChargesApart::of(batch) else { return reserve(inner, batch, deadline).await };
+    let requests = apart.requests(batch);
+    let places = places_of(inner, &requests);
+    let told = if any_spans(&requests, &places) {
+        reserve(inner, &requests, deadline).await?
+    } else {
+        in_place::decide(inner, &requests, &places, deadline.heard_for(inner.late_answers)).await?
+    };
+    Ok(apart.joined(batch, told))
+}
+
+/// Decides a batch some of whose requests span places.
+async fn reserve(
+    inner: &Arc<Inner>,
+    batch: &[Request<'_>],
+    deadline: Deadline,
+) -> Result<BatchOutcomes, StoreError> {
     let (tell, told) = oneshot::channel();
     let reservation = Reservation::new(Arc::clone(inner), batch, deadline);
     tokio::spawn(reservation.run(tell));
@@ -63,6 +79,14 @@ pub(crate) async fn decide(
         let source: BoxError = "the runtime is shutting down".into();
         Err(StoreError::FateUnknown { endpoint: "redis".to_owned(), source })
     })
+}
+
+fn places_of(inner: &Inner, batch: &[Request<'_>]) -> Vec<Option<u16>> {
+    batch.iter().map(|request| one_place(inner, request)).collect()
+}
+
+fn any_spans(batch: &[Request<'_>], places: &[Option<u16>]) -> bool {
+    batch.iter().zip(places).any(|(request, place)| place.is_none() && !request.spends.is_empty())
 }
 
 /// The place of all cells of a request; none if it has no cells or spans places.
@@ -171,8 +195,12 @@ impl Reservation {
             for ((place, step), spends) in of_request {
                 let owned: SmallVec<[OwnedSpend; 4]> =
                     spends.iter().map(|(_, spend)| OwnedSpend::new(&inner, spend)).collect();
-                for spend in &owned {
-                    algorithms.entry(place).or_default().add(spend.letter);
+                for (spend, (_, asked)) in owned.iter().zip(&spends) {
+                    let algorithms = algorithms.entry(place).or_default();
+                    algorithms.add(spend.letter);
+                    if asked.touch.over() != Over::Refuse {
+                        algorithms.add_over();
+                    }
                 }
                 let shape = |((place, spend), owned): (&(usize, &Spend<'_>), &OwnedSpend)| {
                     let next = u32::try_from(cells.len()).expect("the size of a batch is bounded");
@@ -360,13 +388,14 @@ impl Reservation {
     fn read_part(&self, part: PartId, told: &mut OutcomeReader<'_>) -> Option<PartAnswer> {
         let doubt = told.next_doubt().map(|(doubt, _)| doubt);
         let (mut decided, mut unspent) = (SmallVec::new(), Outcomes::new());
-        for _ in &self.part(part).spends {
+        for OwnedSpend { limit, ask, stance, .. } in &self.part(part).spends {
             if self.rounds.count_of(part) > 1 {
-                decided.push(told.next_fold()?);
+                let touch = Touch { limit, ask: *ask, stance: *stance };
+                decided.push(told.next_fold(touch.over())?);
                 continue;
             }
             let last = told.next_outcome()?;
-            decided.push(Fold { admitted: u32::from(last.is_admitted()), last_admitted: last, last });
+            decided.push(Fold::of_one(last));
             unspent.push(told.next_outcome()?);
         }
         Some((part, PartTold { decided, unspent }, doubt))

@@ -111,6 +111,7 @@ impl Failure {
                 "LOADING" => Reason::Loading,
                 "READONLY" | "MASTERDOWN" => Reason::ReadOnly,
                 "OOM" => Reason::OutOfMemory,
+                "NOREPLICAS" => Reason::NoReplicas,
                 "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "MOVED" | "TRYAGAIN" => Reason::Cluster,
                 "DENIED" | "NOAUTH" | "NOPERM" | "WRONGPASS" => Reason::NotAllowed,
                 _ => Reason::Other,

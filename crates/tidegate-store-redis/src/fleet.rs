@@ -40,7 +40,7 @@ pub struct Published {
     pub format: u32,
 }
 
-/// Which rules are published.
+/// Which rules are published. This crate does not check the signature: it has no secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublishedRevision {
     /// The source database; empty if nothing is published.
@@ -49,6 +49,58 @@ pub struct PublishedRevision {
     pub revision: u64,
     /// Distinguishes revisions with the same number; empty if not stated.
     pub mark: String,
+    /// Its place in the order of publications; 0 if the publisher signs nothing.
+    pub serial: u64,
+    /// The signature of the other fields; empty if the publisher signs nothing.
+    pub seal: String,
+    /// The fields as they were found, to replace exactly these; empty if they were not read from Redis.
+    pub found: Vec<u8>,
+}
+
+impl PublishedRevision {
+    /// Reads what a heartbeat returns. Anyone who can write to Redis chose these bytes: what is no number counts as 0.
+    pub(crate) fn read(published: &[Value]) -> Self {
+        let text = |place: usize| match published.get(place) {
+            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        let number = |place: usize| text(place).parse().unwrap_or_default();
+        let bytes = |place: usize| match published.get(place) {
+            Some(Value::BulkString(bytes)) => &bytes[..],
+            _ => &[],
+        };
+        PublishedRevision {
+            revision: number(0),
+            lineage: text(1),
+            mark: text(2),
+            serial: number(3),
+            seal: text(4),
+            // In the order in which `publish.lua` joins what it finds.
+            found: [1, 0, 2, 3, 4].map(bytes).join(&0),
+        }
+    }
+}
+
+/// What a publication may replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over<'a> {
+    /// An older revision of the same database.
+    Older,
+    /// Any revision of the same database, which was restored from a copy.
+    Restored,
+    /// What was found to be exactly this. Anything else only if it is an older revision of the same database.
+    This(&'a PublishedRevision),
+}
+
+/// What became of a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publishing {
+    /// It is stored, or a newer one of the same database is.
+    Stored,
+    /// Rules of another database are there.
+    OtherDatabase,
+    /// A publication with a higher serial is there.
+    Behind,
 }
 
 /// A limiter's report about itself.
@@ -101,6 +153,15 @@ impl Default for FleetNotes {
     }
 }
 
+impl FleetNotes {
+    /// The counts of a heartbeat that was certainly not applied go with the next one.
+    pub(crate) fn count_again(&self, mut unsent: Vec<Vec<Row>>) {
+        let mut counted = self.counted.lock();
+        unsent.append(&mut counted);
+        *counted = unsent;
+    }
+}
+
 impl RedisStore {
     /// Sets the note sent with the next heartbeats; a note that is too long is not sent.
     pub fn announce(&self, note: Vec<u8>) {
@@ -110,10 +171,9 @@ impl RedisStore {
     /// Adds to the fleet's counts; sent with the next heartbeat.
     pub fn count(&self, rows: Vec<Row>) {
         let mut counted = self.inner.fleet.counted.lock();
-        if counted.len() >= MOST_UNSENT {
-            counted.clear();
-        }
         counted.push(rows);
+        let surplus = counted.len().saturating_sub(MOST_UNSENT);
+        counted.drain(..surplus);
     }
 
     /// The fleet's counts of one minute, or one hour, numbered since 1970: for each row, the counts of its sixty slots.
@@ -186,8 +246,7 @@ impl RedisStore {
         Ok(notes.into_iter().filter_map(read_note).collect())
     }
 
-    /// Stores the published rules for every node; false if those of another database are there. An older revision is
-    /// rejected, unless the database was `set_back` to it.
+    /// Stores the published rules for every node, if what is there may be replaced.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -195,14 +254,24 @@ impl RedisStore {
         &self,
         revision: &PublishedRevision,
         published: &Published,
-        set_back: bool,
-    ) -> Result<bool, StoreError> {
+        over: Over<'_>,
+    ) -> Result<Publishing, StoreError> {
         let script = script::publish();
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
         command.arg(&revision.lineage).arg(revision.revision).arg(&published.set).arg(&published.changes);
-        command.arg(PUBLISHED_TTL_MS).arg(u8::from(set_back)).arg(&revision.mark).arg(published.format);
-        self.is_taken(&command, script).await
+        command.arg(PUBLISHED_TTL_MS).arg(u8::from(over == Over::Restored)).arg(&revision.mark);
+        command.arg(published.format).arg(revision.serial).arg(&revision.seal);
+        command.arg(match over {
+            Over::This(this) => &this.found[..],
+            Over::Older | Over::Restored => &[],
+        });
+        match self.inner.ask(&command, Some(script)).await? {
+            Value::Int(1) => Ok(Publishing::Stored),
+            Value::Int(0) => Ok(Publishing::OtherDatabase),
+            Value::Int(_) => Ok(Publishing::Behind),
+            _ => Err(nonsense("a number")),
+        }
     }
 
     /// Replaces the `known` changes by `changes` and keeps the set; false if other changes are stored.
@@ -220,11 +289,8 @@ impl RedisStore {
         command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
         command.arg(&revision.lineage).arg(revision.revision).arg(known).arg(changes);
         command.arg(PUBLISHED_TTL_MS).arg(&revision.mark).arg(format);
-        self.is_taken(&command, script).await
-    }
-
-    async fn is_taken(&self, command: &Cmd, script: &'static Script) -> Result<bool, StoreError> {
-        match self.inner.ask(command, Some(script)).await? {
+        command.arg(revision.serial).arg(&revision.seal);
+        match self.inner.ask(&command, Some(script)).await? {
             Value::Int(taken) => Ok(taken == 1),
             _ => Err(nonsense("a number")),
         }
@@ -314,19 +380,24 @@ impl Inner {
         self.keys.fleet_key(MEMBERS, name.as_bytes())
     }
 
-    /// Appends the keys and arguments of this node's counts to a heartbeat: all unsent rows, summed.
-    pub(crate) fn append_counted(&self, now: Timestamp, command: &mut Cmd, rest: impl FnOnce(&mut Cmd)) {
+    /// Appends the keys and arguments of this node's counts to a heartbeat: `unsent` rows, summed.
+    pub(crate) fn append_counted(
+        &self,
+        now: Timestamp,
+        unsent: &[Vec<Row>],
+        command: &mut Cmd,
+        rest: impl FnOnce(&mut Cmd),
+    ) {
         let (second, minute) = (now.as_micros() / 1_000_000, now.as_micros() / 60_000_000);
         command.arg(self.counted_key(FleetHistory::Seconds, minute));
         command.arg(self.counted_key(FleetHistory::Minutes, minute / 60));
         command.arg(self.questions_key());
         rest(command);
         command.arg(second % 60).arg(minute % 60).arg(SECONDS_TTL_MS).arg(MINUTES_TTL_MS);
-        let unsent = std::mem::take(&mut *self.fleet.counted.lock());
-        let mut sums: BTreeMap<Vec<u8>, Vec<u32>> = BTreeMap::new();
-        for (name, counts) in unsent.into_iter().flatten() {
+        let mut sums: BTreeMap<&[u8], Vec<u32>> = BTreeMap::new();
+        for (name, counts) in unsent.iter().flatten() {
             let sum = sums.entry(name).or_insert_with(|| vec![0; counts.len()]);
-            sum.iter_mut().zip(counts).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+            sum.iter_mut().zip(counts).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
         }
         for (name, counts) in sums {
             let bytes: Vec<u8> = counts.iter().flat_map(|count| count.to_le_bytes()).collect();

@@ -4,6 +4,7 @@
 //! until the answer is certain or its patience ends.
 
 use futures_util::future::join_all;
+use tidegate_core::Over;
 use tidegate_store::{BatchOutcomes, Request, StoreError};
 
 use crate::cross_slot::grouped;
@@ -21,7 +22,7 @@ struct Undecided {
     doubt: Doubt,
     /// Its outcome if it cannot wait: refused.
     refused: BatchOutcomes,
-    /// Whether some of its equal requests pass, or its refusal counts: then only the server can refuse it.
+    /// Whether some of its equal requests pass, its refusal counts, or it charges a cell: then only the server can refuse it.
     must_be_asked: bool,
 }
 
@@ -118,7 +119,10 @@ async fn ask(
             answer.next_request(request, to).ok_or_else(|| nonsense("outcomes"))?;
             to.decided_at = Some(at);
             if let Some((doubt, passing)) = doubt {
-                let counts = request.spends.iter().any(|spend| spend.touch.limit.counts_refused());
+                let counts = request
+                    .spends
+                    .iter()
+                    .any(|spend| spend.touch.limit.counts_refused() || spend.touch.over() == Over::Charge);
                 (one.doubt, one.must_be_asked) = (doubt, passing > 0 || counts);
                 in_doubt.push(one);
             }

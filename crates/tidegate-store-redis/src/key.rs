@@ -5,7 +5,7 @@
 //!          | | |   |    what else names the cell: its scope and its key
 //!          | | |   what cells must share to live together; Redis Cluster hashes what stands between the braces
 //!          | | the form of TAG and BODY, below
-//!          | the algorithm, so that no limit reads what another wrote
+//!          | the algorithm (or both sliding ones), so that no limit reads what another wrote
 //!          the version of this layout
 //! ```
 //! | F | TAG | BODY |
@@ -214,6 +214,7 @@ mod tests {
     use tidegate_core::Scope;
 
     use super::*;
+    use crate::limits::REFUSED_LETTER;
 
     fn written(scope: &[u8], key: &[u8], tag: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -225,6 +226,16 @@ mod tests {
     #[test]
     fn a_key_that_is_its_own_tag_is_written_once() {
         assert_eq!(written(b"scope", b"key", b"key"), b"tg:2bk{key}scope");
+    }
+
+    #[test]
+    fn refused_requests_of_a_limit_are_no_record() {
+        let keys = KeyWriter::new("tg");
+        let scope = Scope::from_bytes(b"scope");
+        let (mut refused, mut record) = (Vec::new(), Vec::new());
+        keys.append(&mut refused, REFUSED_LETTER, &CellKey { scope: &scope, key: b"key", tag: b"key" });
+        keys.append_record(&mut record, b"name");
+        assert_eq!([&refused, &record].map(|key| keys.kind_of(key)), [KeyKind::Cell, KeyKind::Record]);
     }
 
     #[test]

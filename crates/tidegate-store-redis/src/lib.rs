@@ -3,6 +3,7 @@
 //! Every algorithm is a Lua script that mirrors its Rust twin in [`tidegate_core`]; only Redis's own clock is used.
 
 mod backoff;
+mod charges;
 mod checks;
 mod client;
 mod clocks;
@@ -13,7 +14,6 @@ mod cross_slot;
 mod dial;
 mod failure;
 mod fleet;
-mod heard;
 mod in_place;
 mod key;
 mod limits;
@@ -36,11 +36,10 @@ mod tls;
 mod tls;
 mod url;
 mod wire;
-mod witness;
 
 pub use checks::{Finding, ServerReport};
 pub use config::{ConfigError, RedisConfig, TimeSource, TlsFiles};
-pub use fleet::{FleetHistory, LimiterNote, Published, PublishedRevision, Row};
+pub use fleet::{FleetHistory, LimiterNote, Over, Published, PublishedRevision, Publishing, Row};
 pub use key::KEY_LAYOUT;
 pub use observer::{NoObserver, Observer, Operation, Reason};
 pub use questions::{Answered, FleetQuestion, LONGEST_ANSWER};

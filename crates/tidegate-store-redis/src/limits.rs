@@ -8,7 +8,10 @@ use tidegate_core::{Concurrency, FixedWindow, Limit, Meter, Micros, RefusedHits,
 const LARGE_LOG: u64 = 1_000;
 
 /// Replaces the algorithm letter: the refused requests that a concurrency limit counts, next to its leases.
-pub(crate) const REFUSED_LETTER: u8 = b'n';
+pub(crate) const REFUSED_LETTER: u8 = b'x';
+/// The letter in keys of both sliding algorithms: each reads what the other left, so that a limit may change from one to the
+/// other. A sliding window's value has 15 bytes, and that of a log more.
+const SLIDING: u8 = b's';
 /// The letter of concurrency limits that count refused requests.
 pub(crate) const COUNTING_CONCURRENCY: u8 = b'k';
 
@@ -45,13 +48,13 @@ pub(crate) fn encode(limit: &Limit, approx_now: impl FnOnce() -> Timestamp) -> E
             plain(b'q', [work, drained, period, coarseness, queue, longest_wait])
         }
         Limit::FixedWindow(limit) => fixed_window(limit, approx_now),
-        Limit::SlidingWindow(limit) => plain(b'w', sliding_window(limit)),
+        Limit::SlidingWindow(limit) => Encoded { key_letter: SLIDING, ..plain(b'w', sliding_window(limit)) },
         Limit::SlidingLog(limit) => {
             let large = limit.limit() > LARGE_LOG;
             let [count, window, interval] =
                 [limit.limit(), limit.window().get(), limit.min_interval().get()].map(number);
             let numbers = [count, window, interval, width(limit.window()), f64::from(u8::from(large)), 0.0];
-            Encoded { readable: !large, ..plain(b'l', numbers) }
+            Encoded { key_letter: SLIDING, readable: !large, ..plain(b'l', numbers) }
         }
         Limit::Concurrency(limit) => concurrency(limit),
     }

@@ -24,14 +24,12 @@ use crate::failure::Failure;
 use crate::observer::Reason;
 use crate::sentinel::Sentinels;
 use crate::url::Endpoint;
-use crate::witness::Witness;
 
-/// The number of consecutive unanswered calls, and the least time they span, before the connection is given up: the server or
-/// the network may be gone without notice. A short pause of the server does not count.
-const SILENT_CALLS: u32 = 3;
+/// After this long without an answer in time, the link checks whether its connection returns its own answers, and gives it up if
+/// that takes longer than `CHECKED_WITHIN`: the server or the network may be gone without notice, or a reply was lost, and each
+/// answer is taken for an earlier call's.
 const SILENT_FOR: Duration = Duration::from_millis(200);
-/// How long a server whose answers are all late has to answer a ping with a nonce.
-const CHECKED_WITHIN: Duration = Duration::from_secs(2);
+const CHECKED_WITHIN: Duration = Duration::from_millis(500);
 /// How much longer than anybody waits for late answers they are still read from a connection that was replaced.
 const HEARD_LONGER: Duration = Duration::from_millis(500);
 /// A connection that lived shorter than this does not reset the backoff.
@@ -54,7 +52,6 @@ pub(crate) enum Target {
 struct KeptLink {
     target: Target,
     dialer: Arc<Dialer>,
-    witness: Arc<Witness>,
     max_in_flight: usize,
     /// How long answers are still read from a connection that was replaced.
     heard_for: Duration,
@@ -64,49 +61,12 @@ struct KeptLink {
     /// Signals that the connection must be dropped.
     give_up: Notify,
     in_flight: AtomicUsize,
-    /// Whether a call went unanswered since the last answer; `silence` has the details.
+    /// Since when no call was answered in time.
+    silent_since: Mutex<Option<Instant>>,
+    /// Whether `silent_since` is set, to avoid the lock.
     is_silent: AtomicBool,
-    silence: Mutex<Silence>,
     /// Whether a check is running that answers match their calls.
     is_checked: AtomicBool,
-}
-
-/// Calls without an answer in time. Calls in flight together count as one.
-#[derive(Default)]
-struct Silence {
-    calls: u32,
-    /// When the first and the last of them timed out.
-    since: Option<(Instant, Instant)>,
-    /// The last late answer.
-    late: Option<Instant>,
-}
-
-/// What unanswered calls say about a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SilenceKind {
-    /// Nothing yet.
-    Nothing,
-    /// Answers come, all late: the server is overloaded, or a reply was lost and each answer is taken for an earlier call's.
-    Late,
-    /// No answers come any more.
-    Silent,
-}
-
-impl Silence {
-    /// Records that a call sent at `sent` had no answer by `now`.
-    fn goes_on(&mut self, sent: Instant, now: Instant) -> SilenceKind {
-        let (first, last) = self.since.unwrap_or((now, sent));
-        if sent >= last {
-            self.calls += 1;
-            self.since = Some((first, now));
-        }
-        let is_late = self.late.is_some_and(|late| now.duration_since(late) < SILENT_FOR);
-        match self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR {
-            false => SilenceKind::Nothing,
-            true if is_late => SilenceKind::Late,
-            true => SilenceKind::Silent,
-        }
-    }
 }
 
 struct LinkState {
@@ -130,13 +90,7 @@ enum Status {
 }
 
 impl Link {
-    pub(crate) fn new(
-        target: Target,
-        dialer: Arc<Dialer>,
-        witness: Arc<Witness>,
-        max_in_flight: usize,
-        timeout: Duration,
-    ) -> Self {
+    pub(crate) fn new(target: Target, dialer: Arc<Dialer>, max_in_flight: usize, timeout: Duration) -> Self {
         let server = match &target {
             Target::Server(endpoint) => Some(endpoint.clone()),
             Target::Master(_) => None,
@@ -144,15 +98,14 @@ impl Link {
         let shared = KeptLink {
             target,
             dialer,
-            witness,
             max_in_flight,
-            heard_for: timeout + Duration::from(MOST_LAG) + HEARD_LONGER,
+            heard_for: timeout + 2 * Duration::from(MOST_LAG) + HEARD_LONGER,
             state: Mutex::new(LinkState { status: Status::Connecting, server, number: 0, keeper: None }),
             news: Notify::new(),
             give_up: Notify::new(),
             in_flight: AtomicUsize::new(0),
+            silent_since: Mutex::default(),
             is_silent: AtomicBool::new(false),
-            silence: Mutex::default(),
             is_checked: AtomicBool::new(false),
         };
         Link { shared: Arc::new(shared) }
@@ -231,38 +184,21 @@ impl Link {
             }
             return answer.map_err(lost);
         }
-        self.is_silent(deadline);
+        self.is_silent();
         match timeout(deadline.late, call).await {
-            Ok(answer) => {
-                // This does not end the silence: it may be an earlier call's answer.
-                self.shared.silence.lock().late = Some(Instant::now());
-                answer.map_err(lost)
-            }
+            // This does not end the silence: it may be an earlier call's answer.
+            Ok(answer) => answer.map_err(lost),
             Err(_) => Err(Failure::TimedOut(deadline.span)),
         }
     }
 
     /// Records that a call missed its deadline.
-    fn is_silent(&self, deadline: Deadline) {
+    fn is_silent(&self) {
         self.shared.is_silent.store(true, Ordering::Relaxed);
-        let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
-        let finding = self.shared.silence.lock().goes_on(sent, Instant::now());
-        match finding {
-            SilenceKind::Nothing => {}
-            // A busy core may read answers late: the connection is replaced only if the witness gets no answer either.
-            SilenceKind::Silent if !self.is_witnessed() => self.give_up(),
-            SilenceKind::Silent | SilenceKind::Late => self.check_answers(),
+        let since = *self.shared.silent_since.lock().get_or_insert_with(Instant::now);
+        if since.elapsed() >= SILENT_FOR {
+            self.check_answers();
         }
-    }
-
-    /// Whether the server answers the witness.
-    fn is_witnessed(&self) -> bool {
-        self.server().is_some_and(|server| self.shared.witness.hears(&server, SILENT_FOR))
-    }
-
-    /// The current or last server.
-    pub(crate) fn server(&self) -> Option<Endpoint> {
-        self.shared.state.lock().server.clone()
     }
 
     fn check_answers(&self) {
@@ -318,10 +254,10 @@ async fn prove_own_answers(shared: Arc<KeptLink>) {
     let nonce = RandomState::new().hash_one(0).to_string();
     let mut ping = Cmd::new();
     ping.arg("PING").arg(&nonce);
-    match timeout(CHECKED_WITHIN, connection.send_packed_command(&ping)).await {
-        Ok(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => shared.is_heard(),
+    match in_time(connection.send_packed_command(&ping), Deadline::from_now(CHECKED_WITHIN)).await {
+        Some(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => shared.is_heard(),
         // The connection was lost meanwhile; a new one may be up.
-        Ok(Err(_)) => {}
+        Some(Err(_)) => {}
         // It may have been replaced meanwhile.
         _ if shared.state.lock().number == number => shared.give_up.notify_waiters(),
         _ => {}
@@ -443,7 +379,7 @@ impl KeptLink {
     fn is_heard(&self) {
         if self.is_silent.load(Ordering::Relaxed) {
             self.is_silent.store(false, Ordering::Relaxed);
-            *self.silence.lock() = Silence::default();
+            *self.silent_since.lock() = None;
         }
     }
 
@@ -466,35 +402,5 @@ impl Target {
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("target", &self.shared.target).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_that_were_under_way_together_are_one_silence_and_a_short_one_is_none() {
-        let began = Instant::now();
-        let at = |millis| began + Duration::from_millis(millis);
-        let mut silence = Silence::default();
-        for _ in 0..10 {
-            assert_eq!(silence.goes_on(at(0), at(10)), SilenceKind::Nothing, "they were sent together");
-        }
-        assert_eq!(silence.calls, 1);
-        let pause = [silence.goes_on(at(10), at(20)), silence.goes_on(at(20), at(30))];
-        assert_eq!(pause, [SilenceKind::Nothing; 2], "a pause of 30 ms");
-        assert_eq!(silence.calls, 3);
-        assert_eq!(silence.goes_on(at(200), at(210)), SilenceKind::Silent);
-    }
-
-    #[test]
-    fn answers_that_come_too_late_are_no_silence_until_none_comes() {
-        let began = Instant::now();
-        let at = |millis| began + Duration::from_millis(millis);
-        let mut silence = Silence { late: Some(at(205)), ..Silence::default() };
-        let told = [10, 30, 50, 230, 404, 405].map(|now| silence.goes_on(at(now - 10), at(now)));
-        assert_eq!(told[..3], [SilenceKind::Nothing; 3]);
-        assert_eq!(told[3..], [SilenceKind::Late, SilenceKind::Late, SilenceKind::Silent]);
     }
 }

@@ -57,6 +57,8 @@ pub enum Reason {
     ReadOnly,
     /// The server is out of memory.
     OutOfMemory,
+    /// The master has fewer replicas than `min-replicas-to-write` asks for.
+    NoReplicas,
     /// The cluster does not serve the slot now, or the slot is migrating.
     Cluster,
     /// The server rejects the login or denies the command.
@@ -77,6 +79,7 @@ impl Reason {
             Reason::Loading => "loading",
             Reason::ReadOnly => "read_only",
             Reason::OutOfMemory => "out_of_memory",
+            Reason::NoReplicas => "no_replicas",
             Reason::Cluster => "cluster",
             Reason::NotAllowed => "not_allowed",
             Reason::Other => "other",

@@ -14,8 +14,8 @@ use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
 const MOST_QUESTIONS: usize = 16;
 /// The longest question.
 const LONGEST_QUESTION: usize = 4 * 1024;
-/// The most bytes of an answer: it is one value in Redis, and one reply to who asked.
-pub const LONGEST_ANSWER: usize = 2 << 20;
+/// The most bytes of an answer: it is one value in Redis, and one reply to who asked. Two MiB, and its signature.
+pub const LONGEST_ANSWER: usize = (2 << 20) + 256;
 /// How long a question and its answers are kept.
 const KEPT_MS: u64 = 10_000;
 

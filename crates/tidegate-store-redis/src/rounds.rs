@@ -370,10 +370,10 @@ impl RequestState {
             let refused = rest.and_then(|rest| rest.told[place]).map(|fold| fold.last);
             match (told, refused) {
                 (Some(fold), None) => *fold,
-                (Some(fold), Some(last)) if fold.admitted > 0 => Fold { last, ..*fold },
+                (Some(fold), Some(last)) => fold.refused_last(last),
                 (_, refused) => {
                     let last = refused.expect("a settled request has all its outcomes");
-                    Fold { admitted: 0, last_admitted: last, last }
+                    Fold::refused(last)
                 }
             }
         })
@@ -463,7 +463,7 @@ impl RequestState {
                             Some(unspent) if !refuses => *unspent,
                             _ => told.decided[number].last,
                         };
-                        self.told[spend.place] = Some(Fold { admitted: 0, last_admitted: last, last });
+                        self.told[spend.place] = Some(Fold::refused(last));
                     }
                     if *hit { Asked::No } else { Asked::Done(id) }
                 }
@@ -490,7 +490,7 @@ impl RequestState {
         if let Some(told) = &mut self.told[by] {
             let retry_after = Some(Micros::new(1));
             let last = Outcome { verdict: Verdict::Refused { retry_after }, ..told.last };
-            *told = Fold { admitted: 0, last_admitted: last, last };
+            *told = Fold::refused(last);
         }
     }
 }
@@ -511,13 +511,13 @@ impl PartState {
         self.strictest().is_some_and(|(admitted, _)| admitted < count)
     }
 
-    /// How many equal requests its enforced limits admit, and which spend sets that bound; none without enforced limits or
+    /// How many equal requests its enforced limits let spend, and which spend sets that bound; none without enforced limits or
     /// an answer.
     fn strictest(&self) -> Option<(u32, usize)> {
         let Asked::Answered(_, Question::Spend, told) = &self.asked else { return None };
         let spends = self.shape.spends.iter().zip(&told.decided);
         let enforced = spends.filter(|(spend, _)| spend.stance == Stance::Enforced);
-        enforced.map(|(spend, fold)| (fold.admitted, spend.place)).min()
+        enforced.map(|(spend, fold)| (fold.spent(), spend.place)).min()
     }
 
     /// Whether refusing its request changes its cells after others have read them.

@@ -1,7 +1,7 @@
 //! The Lua scripts, assembled from the files under `lua/`; each contains only the functions that it calls.
 //!
 //! Lua creates every function of a script on every call, so a script with all of them would spend more time on that than
-//! on a decision. There are at most 128 scripts per driver, and in practice a handful.
+//! on a decision. There are at most 256 scripts per driver, and in practice a handful.
 
 use std::sync::OnceLock;
 
@@ -18,9 +18,12 @@ pub(crate) enum Driver {
     Change,
 }
 
-/// A set of algorithms, identified by their script letters.
+/// A set of algorithms, identified by their script letters, and whether a spend may go over its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Algorithms(u8);
+
+/// Beyond the bits of the algorithms.
+const OVER: u8 = 1 << 7;
 
 /// A script and its Redis name.
 #[derive(Debug)]
@@ -63,6 +66,11 @@ impl Algorithms {
         self.0 |= 1 << place.expect("every letter has its files");
     }
 
+    /// A spend may go over its limit.
+    pub(crate) fn add_over(&mut self) {
+        self.0 |= OVER;
+    }
+
     /// Whether any of them may count refused requests.
     fn may_count_refused(self) -> bool {
         let is_one = |(place, source): (usize, &Source)| {
@@ -84,21 +92,28 @@ impl Algorithms {
 }
 
 impl Driver {
+    /// The files that follow those of the algorithms.
     fn files(self) -> &'static [&'static str] {
         match self {
             Driver::DecideAlone => &[lua!("cells"), lua!("holds"), lua!("alone")],
-            Driver::Decide => &[lua!("cells"), lua!("holds"), lua!("decide")],
-            Driver::DecideAndUndo => {
-                &[lua!("give_back"), lua!("cells"), lua!("holds"), lua!("cancel"), lua!("decide")]
-            }
-            Driver::Change => &[lua!("give_back"), lua!("change")],
+            Driver::Decide => &[lua!("cells"), lua!("holds"), lua!("charge"), lua!("over"), lua!("decide")],
+            Driver::DecideAndUndo => &[
+                lua!("give_back"),
+                lua!("cells"),
+                lua!("holds"),
+                lua!("charge"),
+                lua!("over"),
+                lua!("cancel"),
+                lua!("decide"),
+            ],
+            Driver::Change => &[lua!("give_back"), lua!("charge"), lua!("change")],
         }
     }
 }
 
 /// The script of `driver` for `algorithms`, assembled once.
 pub(crate) fn script(driver: Driver, algorithms: Algorithms) -> &'static Script {
-    const SETS: usize = 1 << SOURCES.len();
+    const SETS: usize = 2 * OVER as usize;
     static SCRIPTS: [[OnceLock<Script>; SETS]; 4] = [const { [const { OnceLock::new() }; SETS] }; 4];
     SCRIPTS[driver as usize][usize::from(algorithms.0)].get_or_init(|| assemble(driver, algorithms))
 }
@@ -160,7 +175,9 @@ pub(crate) fn record() -> &'static Script {
 fn assemble(driver: Driver, algorithms: Algorithms) -> Script {
     let noting = algorithms.may_count_refused().then_some(lua!("note_refused"));
     let files = [lua!("prelude")].into_iter().chain(algorithms.files()).chain(noting);
-    Script::new(files.chain(driver.files().iter().copied()))
+    let is_needed =
+        |file: &&str| algorithms.0 & OVER != 0 || driver == Driver::Change || *file != lua!("over");
+    Script::new(files.chain(driver.files().iter().copied().filter(is_needed)))
 }
 
 impl Script {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
 use redis::{Cmd, Value};
 use tidegate_store::BoxError;
 use tokio::time::{sleep, timeout};
@@ -59,19 +59,24 @@ impl Sentinels {
         }
     }
 
-    /// Waits until the sentinels name a master other than `current`.
+    /// Waits until the sentinels name a master other than `current`. All of them are listened to: the one that leads a failover
+    /// announces it first, and any of them may be the next to fall silent.
     pub(crate) async fn master_moves_from(&self, current: &Endpoint) {
+        let listening =
+            self.endpoints.iter().map(|sentinel| Box::pin(self.hear_of_another(sentinel, current)));
+        select_all(listening).await;
+    }
+
+    /// Listens to one sentinel, again and again, until it names another master.
+    async fn hear_of_another(&self, sentinel: &Endpoint, current: &Endpoint) {
         let mut backoff = Backoff::default();
-        for sentinel in self.endpoints.iter().cycle() {
-            if self.hear_of_another(sentinel, current).await.is_some() {
-                return;
-            }
+        while self.listen(sentinel, current).await.is_none() {
             sleep(backoff.next()).await;
         }
     }
 
     /// Listens to one sentinel until it names another master; none if its connection ends first.
-    async fn hear_of_another(&self, sentinel: &Endpoint, current: &Endpoint) -> Option<Endpoint> {
+    async fn listen(&self, sentinel: &Endpoint, current: &Endpoint) -> Option<Endpoint> {
         let mut messages = self.dialer.listen(sentinel, CHANNEL).await.ok()?.into_on_message();
         // The change may have been announced before the subscription.
         let named = self.master().await.ok()?;

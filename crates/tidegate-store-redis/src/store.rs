@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
 use tidegate_store::{
-    BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LastHeard, LeaseRef, Record, Refund, Reply, Request,
-    Spend, Stamped, Store, StoreError,
+    BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Spend,
+    Stamped, Store, StoreError,
 };
 
 use crate::client::{Call, Client, Route};
@@ -270,7 +270,8 @@ impl Inner {
         }
     }
 
-    /// Spends from a dedicated cell on the server of `partition`.
+    /// Spends from a dedicated cell on the server of `partition`. The call is as large as a usual one: a path may lose what is
+    /// large, and carry what is small.
     async fn probe(&self, partition: u16, tag: &[u8]) -> Result<(), StoreError> {
         let scope = Scope::new(&[b"probe"]);
         let rate = Rate::new(1_000_000, Micros::from_secs(1)).expect("a fine rate");
@@ -280,9 +281,11 @@ impl Inner {
         let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);
             plan.whole_request(&Request::once(&spends), Doubt::NONE, context);
+            plan.pad(USUAL_CALL);
             plan
         };
-        self.run_made(Operation::Probe, partition, make, Deadline::from_now(self.timeout)).await.map(drop)
+        let deadline = Deadline::from_now(self.timeout).heard_for(PROBE_HEARD_FOR);
+        self.run_made(Operation::Probe, partition, make, deadline).await.map(drop)
     }
 
     async fn probe_node(&self, node: usize) -> Result<(), StoreError> {
@@ -297,7 +300,8 @@ impl Inner {
                     let asked = self.probe(slot_of(PROBE), PROBE).await;
                     return if cluster.is_known() { Ok(()) } else { asked };
                 };
-                self.probe(slot, &tag_in(slot)).await
+                let tag = tag_where(|other| cluster.node_of(other) == node, slot);
+                self.probe(slot_of(&tag), &tag).await
             }
         }
     }
@@ -310,7 +314,9 @@ impl Inner {
         let mut command = Cmd::new();
         let (notes, published) = (self.notes_key(), self.published_key());
         command.arg("EVALSHA").arg(&script.name).arg(6).arg(key).arg(notes).arg(published);
-        self.append_counted(self.approx_now(self.client.partition_of(MEMBERS)), &mut command, |command| {
+        let counted = std::mem::take(&mut *self.fleet.counted.lock());
+        let now_there = self.approx_now(self.client.partition_of(MEMBERS));
+        self.append_counted(now_there, &counted, &mut command, |command| {
             command.arg(&member.to_le_bytes()[..]).arg(ttl.get()).arg(now);
             command.arg(&self.fleet.note.lock()[..]);
         });
@@ -321,21 +327,15 @@ impl Inner {
             items: 1,
         };
         let deadline = Deadline::from_now(self.timeout);
-        let answer = self.client.run(self.client.partition_of(MEMBERS), call, deadline).await?;
-        let Value::Array(parts) = answer else { return Err(nonsense("what a heartbeat brings")) };
-        let [
-            Value::Int(alive),
-            Value::Int(revision),
-            Value::BulkString(lineage),
-            questions,
-            Value::BulkString(mark),
-        ] = &parts[..]
-        else {
+        let answer = self.client.run(self.client.partition_of(MEMBERS), call, deadline).await;
+        if answer.as_ref().is_err_and(StoreError::is_certainly_not_applied) {
+            self.fleet.count_again(counted);
+        }
+        let Value::Array(parts) = answer? else { return Err(nonsense("what a heartbeat brings")) };
+        let [Value::Int(alive), questions, published @ ..] = &parts[..] else {
             return Err(nonsense("what a heartbeat brings"));
         };
-        let [lineage, mark] = [lineage, mark].map(|text| String::from_utf8_lossy(text).into_owned());
-        let (revision, alive) = (u64::try_from(*revision).unwrap_or_default(), *alive);
-        let heard = PublishedRevision { lineage, revision, mark };
+        let (heard, alive) = (PublishedRevision::read(published), *alive);
         self.fleet.published.send_if_modified(|known| {
             let is_news = *known != heard;
             *known = heard;
@@ -387,13 +387,20 @@ pub(crate) enum Ran {
 
 /// The tag of cells used only to probe servers.
 const PROBE: &[u8] = b"probe";
+/// The tags tried for a node before a single slot of it is looked for.
+const MOST_TAGS: usize = 256;
+/// A probe is larger than its content by this, and so as large as a call with a few requests.
+const USUAL_CALL: usize = 1_024;
+/// How long after its deadline a probe is still awaited.
+const PROBE_HEARD_FOR: Duration = Duration::from_secs(2);
 /// The tag of the list of live limiters.
 pub(crate) const MEMBERS: &[u8] = b"members";
 
-/// A tag that maps to `slot`.
-fn tag_in(slot: u16) -> Vec<u8> {
-    let tags = (0_u32..).map(|number| format!("probe{number}").into_bytes());
-    tags.into_iter().find(|tag| slot_of(tag) == slot).expect("names enough for every slot")
+/// A tag whose slot `fits`, found quickly if many slots do; else one that maps to `slot`.
+fn tag_where(fits: impl Fn(u16) -> bool, slot: u16) -> Vec<u8> {
+    let tags = || (0_u32..).map(|number| format!("probe{number}").into_bytes());
+    let near = tags().take(MOST_TAGS).find(|tag| fits(slot_of(tag)));
+    near.or_else(|| tags().find(|tag| slot_of(tag) == slot)).expect("names enough for every slot")
 }
 
 pub(crate) fn nonsense(expected: &str) -> StoreError {
@@ -534,10 +541,6 @@ impl Store for RedisStore {
                 None => String::new(),
             },
         }
-    }
-
-    fn last_heard(&self, node: usize) -> LastHeard {
-        self.inner.client.last_heard(node)
     }
 
     fn probe(&self, node: usize) -> Reply<'_, ()> {

@@ -3,7 +3,9 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
-use tidegate_core::{Ask, Charge, Fold, Hits, Limit, Micros, Outcome, Stance, Timestamp, Verdict};
+use tidegate_core::{
+    Ask, Charge, Fold, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch, Verdict,
+};
 use tidegate_store::{BatchOutcomes, CellKey, RefundId, Request, Spend};
 
 use crate::key::KeyWriter;
@@ -25,7 +27,7 @@ pub(crate) struct Plan {
     item_count: u16,
     /// The total spends of all requests; no request is empty.
     spends: u16,
-    /// Whether every request is single and sent for the first time.
+    /// Whether every request is single, sent for the first time, and does not go over a limit.
     is_plain: bool,
     /// Positions in `items` of key numbers outside the first section, which are unknown until the end.
     unnumbered: SmallVec<[Unnumbered; 2]>,
@@ -57,6 +59,9 @@ const REQUEST_HEAD: usize = 17;
 const SPEND: usize = 60;
 const ENFORCED: u8 = 1;
 const COUNTS_REFUSED: u8 = 2;
+const DEBT: u8 = 4;
+const CHARGE: u8 = 8;
+const CAP: u8 = 16;
 
 /// The offset of the second key's number among a concurrency limit's numbers, in bytes.
 const REFUSED_KEY: usize = 16;
@@ -213,6 +218,17 @@ impl Plan {
         if limit.counts_refused() && ask.hits > Hits::ZERO && noting == Noting::Yes {
             flags |= COUNTS_REFUSED;
         }
+        let over = match (Touch { limit, ask, stance }).over() {
+            Over::Refuse => 0,
+            Over::Debt => DEBT,
+            Over::Charge => CHARGE,
+            Over::Cap => CAP,
+        };
+        if over != 0 {
+            flags |= over;
+            self.algorithms.add_over();
+            self.is_plain = false;
+        }
         if let (Limit::Concurrency(_), Some(lease)) = (limit, ask.lease) {
             encoded.numbers[5] = self.name_of_lease(lease.0.get());
         }
@@ -325,6 +341,11 @@ impl Plan {
             command.arg(&self.lease_names[..]);
         }
         command
+    }
+
+    /// Makes it larger by so many bytes, where lease names would be: it takes no lease, and nothing reads them.
+    pub(crate) fn pad(&mut self, bytes: usize) {
+        self.lease_names.resize(bytes, b' ');
     }
 
     fn push_cell(&mut self, append: impl FnOnce(&mut Vec<u8>, u8), limit: &Encoded) {
@@ -485,20 +506,27 @@ impl<'a> OutcomeReader<'a> {
         Some(outcome(bytes))
     }
 
-    /// The outcome of the next spend of a folded request; none if the reply ends early.
-    pub(crate) fn next_fold(&mut self) -> Option<Fold> {
+    /// The outcome of the next spend of a folded request, where a cost above what is left does `over`; none if the reply ends
+    /// early.
+    pub(crate) fn next_fold(&mut self, over: Over) -> Option<Fold> {
         let last = self.next_outcome()?;
-        let (admitted, later) = self.0.split_at_checked(8)?;
+        let (admitted, last_admitted) = self.next_counted()?;
+        let (over, last_over) = if over == Over::Refuse { (0, last) } else { self.next_counted()? };
+        Some(Fold { admitted, last_admitted, over, last_over, last })
+    }
+
+    /// How many of equal requests fared alike, and the outcome of the last of them.
+    fn next_counted(&mut self) -> Option<(u32, Outcome)> {
+        let (count, later) = self.0.split_at_checked(8)?;
         self.0 = later;
-        let admitted = u32::try_from(whole(float(admitted))).ok()?;
-        Some(Fold { admitted, last_admitted: self.next_outcome()?, last })
+        Some((u32::try_from(whole(float(count))).ok()?, self.next_outcome()?))
     }
 
     /// The outcomes of the next request's spends; none if the reply does not match it.
     pub(crate) fn next_request(&mut self, request: &Request<'_>, told: &mut BatchOutcomes) -> Option<()> {
-        for _ in request.spends {
+        for spend in request.spends {
             if request.is_fold() {
-                let fold = self.next_fold()?;
+                let fold = self.next_fold(spend.touch.over())?;
                 told.outcomes.push(fold.last);
                 told.folds.push(fold);
             } else {
@@ -520,19 +548,19 @@ impl<'a> OutcomeReader<'a> {
 }
 
 fn outcome(bytes: &[u8]) -> Outcome {
-    let wait = float(&bytes[..8]);
-    let verdict = if wait >= 0.0 {
-        Verdict::Admitted { delay: Micros::new(whole(wait)) }
-    } else if wait == -1.0 {
-        Verdict::Refused { retry_after: None }
-    } else {
-        Verdict::Refused { retry_after: Some(Micros::new(whole(-2.0 - wait))) }
+    let (wait, left) = (float(&bytes[..8]), float(&bytes[8..16]));
+    let retry_after = (wait != -1.0).then(|| Micros::new(whole(-2.0 - wait)));
+    // What went over says so by a number below zero (over.lua).
+    let (verdict, remaining) = match (wait >= 0.0, left < 0.0) {
+        (true, false) => (Verdict::Admitted { delay: Micros::new(whole(wait)) }, left),
+        (true, true) => {
+            let (delay, hits) = (Micros::new(whole(wait)), Hits::new(whole(-left)));
+            (Verdict::Capped { delay, hits }, 0.0)
+        }
+        (false, false) => (Verdict::Refused { retry_after }, left),
+        (false, true) => (Verdict::Overdrawn { retry_after }, -1.0 - left),
     };
-    Outcome {
-        verdict,
-        remaining: whole(float(&bytes[8..16])),
-        reset_after: Micros::new(whole(float(&bytes[16..]))),
-    }
+    Outcome { verdict, remaining: whole(remaining), reset_after: Micros::new(whole(float(&bytes[16..]))) }
 }
 
 fn float(bytes: &[u8]) -> f64 {

@@ -46,8 +46,14 @@ pub async fn check(subject: &dyn Subject, seeds: std::ops::Range<u64>) {
 
 /// A store may or may not have dropped a cell whose full quota is back. That makes a difference once the clock steps
 /// back, so the suite resets such cells first.
-async fn forget_idle_cells(subject: &dyn Subject, history: &History, model: &mut Model, now: Timestamp) {
-    for (key, limit) in history.cells() {
+async fn forget_idle_cells(
+    subject: &dyn Subject,
+    history: &History,
+    turn: usize,
+    model: &mut Model,
+    now: Timestamp,
+) {
+    for (key, limit) in history.cells(turn) {
         if model.is_idle(key, limit, now) {
             subject.store().reset(key, limit).answer().await.expect("the store answers");
             model.reset(key);
@@ -64,7 +70,7 @@ async fn play(subject: &dyn Subject, history: &History) {
     let mut now = history.start;
     for (turn, step) in history.steps.iter().enumerate() {
         if step.time_after(now) < now {
-            forget_idle_cells(subject, history, &mut model, now).await;
+            forget_idle_cells(subject, history, turn, &mut model, now).await;
         }
         now = step.time_after(now);
         subject.set_time(now);
@@ -79,19 +85,19 @@ async fn play(subject: &dyn Subject, history: &History) {
                 (stamped, said(&model.decide(&batch, now)))
             }
             Operation::Refund { cell, hits, age } => {
-                let refunds = [history.refund(*cell, *hits, *age)];
+                let refunds = [history.refund(*cell, *hits, *age, turn)];
                 let given = subject.store().refund(&refunds).answer().await;
                 model.refund(&refunds[0], now);
                 (given.map(|done| done.map(|()| String::new())), String::new())
             }
             Operation::Charge { cell, charge } => {
-                let charges = [history.charge(*cell, *charge)];
+                let charges = [history.charge(*cell, *charge, turn)];
                 let given = subject.store().charge(&charges).answer().await;
                 model.charge(&charges[0], now);
                 (given.map(|done| done.map(|()| String::new())), String::new())
             }
             Operation::Reset { cell } => {
-                let (key, limit) = history.cell(*cell);
+                let (key, limit) = history.cell(*cell, turn);
                 let given = subject.store().reset(key, limit).answer().await;
                 model.reset(key);
                 (given.map(|done| done.map(|()| String::new())), String::new())

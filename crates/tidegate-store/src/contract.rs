@@ -5,66 +5,23 @@ use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::pin::Pin;
 
-use tidegate_core::{Charge, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch};
+use tidegate_core::{
+    Ask, Charge, Fold, Hits, LeaseId, Limit, Micros, Outcome, Rate, Scope, Stance, Timestamp, TokenBucket,
+    Touch,
+};
 
 use crate::error::StoreError;
 use crate::outcomes::Outcomes;
 use crate::record::{Record, no_records};
 
-/// How long ago a store node last answered; none if unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing else to know")]
-pub struct LastHeard {
-    /// Within the time allowed for a decision.
-    pub in_time: Option<Micros>,
-    /// Later than that.
-    pub late: Option<Micros>,
-    /// The witness's report, if the store has a witness.
-    pub witness: Option<WitnessReport>,
-}
-
-/// The witness's view of a node that missed a deadline: it only pings, so its own load does not delay it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing else to know")]
-pub struct WitnessReport {
-    /// Its last prompt answer: within the time allowed for a decision plus the time for calls in flight.
-    pub prompt: Option<Micros>,
-    /// How long it has not answered at all; zero while not in doubt.
-    pub silent_for: Micros,
-    /// How long it has not answered promptly; zero while not in doubt.
-    pub late_for: Micros,
-    /// Roughly its longest recent answer time.
-    pub answers_within: Micros,
-}
-
-impl WitnessReport {
-    /// A node may be silent for this multiple of its recent answer time.
-    const SLOWER: u64 = 4;
-    /// A node whose answers have all been late for this long has failed.
-    pub const LONGEST_LATENESS: Micros = Micros::from_secs(2);
-
-    /// Whether the node is silent: for a multiple of its recent answer time, at least the start of `patience` and at most its
-    /// end.
-    #[must_use]
-    pub fn is_silent(&self, patience: std::ops::Range<Micros>) -> bool {
-        let as_lately = Micros::new(self.answers_within.get().saturating_mul(Self::SLOWER));
-        self.silent_for >= as_lately.clamp(patience.start, patience.end)
-    }
-
-    /// Whether the node answers, but has not been prompt for too long.
-    #[must_use]
-    pub fn is_too_slow(&self) -> bool {
-        self.late_for >= Self::LONGEST_LATENESS
-    }
-}
-
-/// The `retry_after` of a refusal that comes from a partitioned store, not from the limit: another request briefly holds the
-/// missing quota and may put it back. It starts no penalty.
+/// The `retry_after` of a refusal that comes from the store, not from the limit: another request briefly holds the missing
+/// quota and may put it back, or the store was too busy to be asked. It starts no penalty.
 pub const HELD_RETRY_AFTER: Micros = Micros::new(99_999);
 
 /// Stores cells: in this process's memory, or in a Redis that all nodes share.
 ///
-/// 1. A request spends from all its cells or from none; a refused request spends nothing.
+/// 1. A request spends from all its cells or from none; a refused request spends nothing, unless a limit goes into debt for it
+///    ([`Over`](tidegate_core::Over)).
 /// 2. Requests act as if run one after another, those of a batch in order.
 /// 3. Given the same time, the answer is exactly [`tidegate_core`]'s.
 /// 4. The store's clock decides. Callers pass spans and ages, never timestamps. An answer carries its decision time for logs
@@ -131,15 +88,17 @@ pub trait Store: Send + Sync + 'static {
         "memory".to_owned()
     }
 
-    /// How long ago `node` last answered, including for parts of a decision that was late as a whole.
-    fn last_heard(&self, _node: usize) -> LastHeard {
-        LastHeard::default()
-    }
-
-    /// Succeeds once `node` can decide: it reads and writes like a request. An open connection is not enough, nor an answer
-    /// from a replica.
+    /// Makes `node` decide something: it reads and writes like a usual request, and is as large. An open connection is not
+    /// enough, nor an answer from a replica. An answer that is late is still awaited, for longer than a request would.
     fn probe(&self, _node: usize) -> Reply<'_, ()> {
-        Reply::Now(Ok(()))
+        Reply::Later(Box::pin(async move {
+            let rate = Rate::new(1_000_000, Micros::from_secs(1)).expect("a valid rate");
+            let limit = Limit::TokenBucket(TokenBucket::new(rate, 1_000_000).expect("a valid burst"));
+            let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+            let scope = Scope::new(&[b"probe"]);
+            let spends = [Spend { cell: CellKey { scope: &scope, key: b"probe", tag: b"probe" }, touch }];
+            self.decide(&[Request::once(&spends)]).answer().await.map(drop)
+        }))
     }
 
     /// Registers the limiter `member` as live for another `ttl`, and returns the number of live limiters, itself included.
@@ -159,7 +118,7 @@ pub trait Store: Send + Sync + 'static {
 pub struct Request<'a> {
     /// Its spends.
     pub spends: &'a [Spend<'a>],
-    /// The number of equal requests. It is 1 for a request that takes a lease.
+    /// The number of equal requests. It is 1 for a request that takes a lease: each needs its own.
     pub count: NonZeroU32,
 }
 
@@ -389,13 +348,25 @@ impl RequestOutcomes<'_> {
     /// How many of the equal requests pass; they are the first ones.
     #[must_use]
     pub fn passed(&self) -> u32 {
-        let enforced = |spend: &&Spend<'_>| spend.touch.stance == Stance::Enforced;
-        if self.request.is_fold() {
-            let first = self.request.spends.iter().position(|spend| enforced(&spend));
-            return first.map_or(self.request.count.get(), |first| self.folds[first].admitted);
-        }
-        let mut told = self.request.spends.iter().zip(self.outcomes);
-        u32::from(told.all(|(spend, outcome)| outcome.is_admitted() || !enforced(&spend)))
+        self.fewest(Fold::passed, Outcome::is_admitted)
+    }
+
+    /// How many of the equal requests spent: those that pass, and those that a limit went into debt for. They are the first
+    /// ones.
+    #[must_use]
+    pub fn spent(&self) -> u32 {
+        self.fewest(Fold::spent, Outcome::is_spent)
+    }
+
+    /// The fewest requests that an enforced spend counts: of several equal ones, or of a single one.
+    fn fewest(&self, of_fold: fn(&Fold) -> u32, of_one: fn(&Outcome) -> bool) -> u32 {
+        let counted = |number: usize| match self.folds.get(number) {
+            Some(fold) => of_fold(fold),
+            None => u32::from(of_one(&self.outcomes[number])),
+        };
+        let enforced = self.request.spends.iter().enumerate();
+        let enforced = enforced.filter(|(_, spend)| spend.touch.stance == Stance::Enforced);
+        enforced.map(|(number, _)| counted(number)).min().unwrap_or(self.request.count.get())
     }
 
     /// The outcomes of the equal request at index `place`: one per spend.

@@ -24,6 +24,11 @@ pub enum StoreError {
         /// The time it had.
         waited: Duration,
     },
+    /// Certainly not applied: the store has no room for another record. A request without a `request_id` needs none.
+    NoRoom {
+        /// The store's name for operators.
+        endpoint: String,
+    },
     /// Possibly applied, because the connection was lost: a retry could spend twice.
     FateUnknown {
         /// The store's name for operators.
@@ -47,6 +52,7 @@ impl StoreError {
         match self {
             StoreError::NotApplied { endpoint, .. }
             | StoreError::TooLate { endpoint, .. }
+            | StoreError::NoRoom { endpoint }
             | StoreError::FateUnknown { endpoint, .. }
             | StoreError::TimedOut { endpoint, .. } => endpoint,
         }
@@ -55,7 +61,7 @@ impl StoreError {
     /// Whether the request certainly changed nothing, so that a retry is safe.
     #[must_use]
     pub fn is_certainly_not_applied(&self) -> bool {
-        matches!(self, StoreError::NotApplied { .. } | StoreError::TooLate { .. })
+        matches!(self, StoreError::NotApplied { .. } | StoreError::TooLate { .. } | StoreError::NoRoom { .. })
     }
 
     /// Whether the only cause is a lack of time.
@@ -74,6 +80,9 @@ impl fmt::Display for StoreError {
             StoreError::TooLate { endpoint, waited } => {
                 write!(f, "store at {endpoint} came to the request only after {waited:?}, and left it")
             }
+            StoreError::NoRoom { endpoint } => {
+                write!(f, "store at {endpoint} has no room for another record")
+            }
             StoreError::FateUnknown { endpoint, .. } => {
                 write!(f, "store at {endpoint} may or may not have applied the request")
             }
@@ -88,7 +97,7 @@ impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StoreError::NotApplied { source, .. } | StoreError::FateUnknown { source, .. } => Some(&**source),
-            StoreError::TooLate { .. } | StoreError::TimedOut { .. } => None,
+            StoreError::TooLate { .. } | StoreError::NoRoom { .. } | StoreError::TimedOut { .. } => None,
         }
     }
 }

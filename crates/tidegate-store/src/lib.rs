@@ -17,8 +17,8 @@ mod record;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use contract::{
-    BatchOutcomes, CellCharge, CellKey, HELD_RETRY_AFTER, LastHeard, LeaseRef, Refund, RefundId, Reply,
-    Request, RequestOutcomes, Spend, Stamped, Store, WitnessReport,
+    BatchOutcomes, CellCharge, CellKey, HELD_RETRY_AFTER, LeaseRef, Refund, RefundId, Reply, Request,
+    RequestOutcomes, Spend, Stamped, Store,
 };
 pub use error::{BoxError, StoreError};
 pub use lag::{MOST_LAG, Slice};

@@ -13,5 +13,5 @@ mod scrape;
 pub mod statsd;
 
 pub use otlp::SpanQueue;
-pub use post::{Endpoint, EndpointError, Plaintext, PostError};
+pub use post::{Connection, Endpoint, EndpointError, Plaintext, PostError};
 pub use scrape::{Family, MetricKind, Sample, Scrape};

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tidegate_access::{authorities, crypto};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -31,6 +32,11 @@ pub struct Endpoint {
     path: String,
     tls: Option<Arc<ClientConfig>>,
 }
+
+/// A connection, whether encrypted or not.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 /// Whether bytes may leave the machine unencrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +134,18 @@ impl Endpoint {
         Endpoint { path: format!("{}{path}", self.path.trim_end_matches('/')), ..self.clone() }
     }
 
+    /// A connection to it, encrypted if its address says so. Also for clients of other protocols over HTTP than these.
+    ///
+    /// # Errors
+    /// It cannot be reached, or its certificate is not trusted.
+    pub async fn connect(&self) -> io::Result<Box<dyn Connection>> {
+        let socket = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let Some(config) = &self.tls else { return Ok(Box::new(socket)) };
+        let unusable = |_| io::Error::new(io::ErrorKind::InvalidInput, "the host has no name");
+        let name = ServerName::try_from(self.host.clone()).map_err(unusable)?;
+        Ok(Box::new(TlsConnector::from(Arc::clone(config)).connect(name, socket).await?))
+    }
+
     /// Posts `body`.
     ///
     /// # Errors
@@ -149,8 +167,7 @@ impl Endpoint {
         headers: &[(HeaderName, HeaderValue)],
         body: Bytes,
     ) -> Result<(), PostError> {
-        let socket =
-            TcpStream::connect((self.host.as_str(), self.port)).await.map_err(PostError::Unreachable)?;
+        let connection = self.connect().await.map_err(PostError::Unreachable)?;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.path.parse().unwrap_or_default();
@@ -162,26 +179,12 @@ impl Endpoint {
         own.insert(USER_AGENT, HeaderValue::from_static("tidegate"));
         own.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         own.extend(headers.iter().cloned());
-        match &self.tls {
-            None => exchange(TokioIo::new(socket), request).await,
-            Some(config) => {
-                let unusable = |_| io::Error::new(io::ErrorKind::InvalidInput, "the host has no name");
-                let name = ServerName::try_from(self.host.clone())
-                    .map_err(unusable)
-                    .map_err(PostError::Unreachable)?;
-                let connector = TlsConnector::from(Arc::clone(config));
-                let stream = connector.connect(name, socket).await.map_err(PostError::Unreachable)?;
-                exchange(TokioIo::new(stream), request).await
-            }
-        }
+        exchange(connection, request).await
     }
 }
 
-async fn exchange<T>(stream: T, request: Request<Full<Bytes>>) -> Result<(), PostError>
-where
-    T: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
-{
-    let (mut sender, connection) = http1::handshake(stream).await.map_err(PostError::Broken)?;
+async fn exchange(stream: Box<dyn Connection>, request: Request<Full<Bytes>>) -> Result<(), PostError> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(PostError::Broken)?;
     let driving = tokio::spawn(connection);
     let answered = sender.send_request(request).await;
     let result = match answered {

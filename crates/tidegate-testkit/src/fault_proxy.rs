@@ -31,6 +31,8 @@ pub enum Fault {
     DropReplies,
     /// Both vanish, and connections stay open.
     Blackhole,
+    /// What arrives at once in more than this many bytes vanishes, as on a path that loses large packets.
+    DropLarge(usize),
     /// Each connection is cut after passing on this many bytes of replies.
     CutRepliesAfter(usize),
     /// Replies keep their length and lose their meaning.
@@ -214,6 +216,7 @@ fn write_chunks(
             (Fault::Blackhole, _)
             | (Fault::DropRequests, Direction::Requests)
             | (Fault::DropReplies, Direction::Replies) => continue,
+            (Fault::DropLarge(most), _) if chunk.len() > most => continue,
             (Fault::GarbageReplies, Direction::Replies) => chunk.iter_mut().for_each(|byte| *byte ^= 0xA5),
             (Fault::CutRepliesAfter(most), Direction::Replies) => {
                 if budget.0 != changes {

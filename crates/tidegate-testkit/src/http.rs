@@ -88,7 +88,11 @@ pub fn request(
     }
     headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
     head += "\r\n";
-    stream.write_all(&[head.as_bytes(), body].concat())?;
+    match stream.write_all(&[head.as_bytes(), body].concat()) {
+        // A server that refuses a body may answer and close before it has read all of it: its answer is still to be read.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
+        written => written?,
+    }
     let mut stream = BufReader::new(stream);
     let Head { first, headers } = read_head(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let status = first.split(' ').nth(1).and_then(|code| code.parse().ok());

@@ -7,11 +7,13 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use tidegate_core::Hits;
+use tidegate_http::answer::ClosedStatus;
 use tidegate_http::{Gate, Refusal};
-use tidegate_limiter::{Limiter, Runtime, Shedder, TokioRuntime};
-use tidegate_rules::{OnMissingKey, UnknownDomain};
-use tidegate_store::{Clock, SystemClock};
+use tidegate_limiter::{Limiter, Runtime, Shedder};
+use tidegate_rules::OnMissingKey;
+use tidegate_store::Clock;
 
+use crate::builder::{LayerBuilder, LayerError};
 use crate::headers::{HeaderSet, HeaderSets};
 use crate::identity::{Attributes, Identity};
 use crate::service::RateLimit;
@@ -29,13 +31,15 @@ pub(crate) type RefundWhen = dyn Fn(&http::response::Parts) -> bool + Send + Syn
 
 /// Puts a limiter in front of a service: axum's, tonic's, hyper's, any whose requests and responses are HTTP's.
 ///
-/// Who a request is comes from [`Identity`] (by default its peer's address) or from a closure. A refused request never
-/// reaches the service: it is answered with 429 (503 where a rule must not decide without its store), headers that say
+/// Who a request is comes from [`Identity`] (by default its peer's address) or from closures: see
+/// [`RateLimitLayer::builder`]. A refused request never
+/// reaches the service: it is answered with 429 (503 where a rule must not decide without its store, unless [`RateLimitLayer::closed_status`] says otherwise), headers that say
 /// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED;
 /// [`RateLimitLayer::on_refused`] answers otherwise. One that passes carries its [`Decision`](tidegate_limiter::Decision) in its
 /// extensions (axum: `Extension<Decision>`), of several layers that of the innermost; their response tells of the tightest
 /// limit. Where a leaky bucket asks a request to wait, it waits here; where a concurrency limit admits it, its place is held
-/// until its response has been sent.
+/// until its response has been sent, or its client has left: then its handler's future is dropped, and its work ends with it.
+/// Work that a handler spawns and that outlives it must hold a lease of its own.
 ///
 /// Rules see paths in small letters, also those of gRPC: `/grpc.health.v1.health/check`. A rule on a path with capitals counts
 /// nothing, of which [`RuleSet::warnings`](tidegate_rules::RuleSet::warnings) tells.
@@ -79,72 +83,19 @@ pub(crate) enum Who {
 }
 
 impl RateLimitLayer {
-    /// Enforces the rules of `domain` on whoever a request's peer is.
+    /// Enforces the rules of `domain` on whoever a request's peer is: they count by `client`, `ip`, `method`, `path` or `host`.
+    /// For other attributes, such as the user, see [`RateLimitLayer::builder`].
     ///
     /// # Errors
-    /// When the rules do not have the domain. Should later rules no longer have it, every request is refused (500).
-    pub fn new(limiter: impl Into<Arc<Limiter>>, domain: &str) -> Result<Self, UnknownDomain> {
-        let limiter = limiter.into();
-        if !limiter.snapshot().rules().domains().any(|known| known == domain) {
-            return Err(UnknownDomain { domain: domain.to_owned() });
-        }
-        let identity = Identity::new(&crate::identity::IdentityConfig::default());
-        let identity = identity.expect("identity needs no configuration");
-        let gate = Gate {
-            limiter,
-            shedder: None,
-            headers: HeaderSets::ALL,
-            runtime: Arc::new(TokioRuntime),
-            clock: Arc::new(SystemClock::new()),
-            observed: None,
-        };
-        let who = Who::Identity(Arc::new(identity));
-        let shared = LayerState {
-            gate,
-            domain: domain.into(),
-            who,
-            also: None,
-            cost: None,
-            on_missing_key: OnMissingKey::Skip,
-            on_refused: None,
-            refund_when: None,
-        };
-        Ok(RateLimitLayer { shared: Arc::new(shared) })
+    /// When the rules do not have the domain, or one of them counts by an attribute that is not read. Should later rules no
+    /// longer have the domain, every request is refused (500).
+    pub fn new(limiter: impl Into<Arc<Limiter>>, domain: &str) -> Result<Self, LayerError> {
+        RateLimitLayer::builder(limiter, domain).build()
     }
 
-    /// Knows requests by `identity`.
-    #[must_use]
-    pub fn identity(self, identity: impl Into<Arc<Identity>>) -> Self {
-        self.with(|shared| shared.who = Who::Identity(identity.into()))
-    }
-
-    /// Knows requests by what `extract` reads from them, such as what a layer before this one has left in their extensions.
-    #[must_use]
-    pub fn extract(
-        self,
-        extract: impl for<'r> Fn(&'r Parts) -> Attributes<'r> + Send + Sync + 'static,
-    ) -> Self {
-        self.with(|shared| shared.who = Who::Extract(Arc::new(extract)))
-    }
-
-    /// Adds what `also` reads to what identity knows: such as the user that a layer before this one has authenticated. What
-    /// identity knows already stays as it is. Put that layer around this one: with axum's `layer`, the one added last runs
-    /// first; with tonic's `Server` and tower's `ServiceBuilder`, the one added first.
-    ///
-    /// ```
-    /// # use tidegate_tower::RateLimitLayer;
-    /// # #[derive(Clone)] struct User(String);
-    /// # fn example(layer: RateLimitLayer) -> RateLimitLayer {
-    /// layer.also(|parts, attributes| {
-    ///     if let Some(User(name)) = parts.extensions.get() {
-    ///         attributes.push_everywhere("user", name.as_bytes());
-    ///     }
-    /// })
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn also(self, also: impl for<'r> Fn(&'r Parts, &mut Attributes<'r>) + Send + Sync + 'static) -> Self {
-        self.with(|shared| shared.also = Some(Arc::new(also)))
+    /// Enforces the rules of `domain`, and says by what requests are known before it is [built](LayerBuilder::build).
+    pub fn builder(limiter: impl Into<Arc<Limiter>>, domain: &str) -> LayerBuilder {
+        LayerBuilder::new(limiter.into(), domain)
     }
 
     /// What becomes of a request that lacks an attribute of a matching rule's key. `Skip`, the default, leaves it to the rule's
@@ -202,6 +153,12 @@ impl RateLimitLayer {
     pub fn headers(self, sets: impl IntoIterator<Item = HeaderSet>) -> Self {
         let sets = HeaderSets::from_iter(sets);
         self.with(|shared| shared.gate.headers = sets)
+    }
+
+    /// Refuses with this status where a rule is `closed` and has no store: 503 by default. Over gRPC it is UNAVAILABLE anyway.
+    #[must_use]
+    pub fn closed_status(self, status: ClosedStatus) -> Self {
+        self.with(|shared| shared.gate.closed_status = status)
     }
 
     /// Sheds load by `shedder` before anything is spent: a request that is shed is answered with 503 (over gRPC, UNAVAILABLE)

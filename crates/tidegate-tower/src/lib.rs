@@ -4,11 +4,13 @@
 //! of that is `tidegate-http`, whose modules are re-exported.
 
 mod body;
+mod builder;
 mod layer;
 mod peer;
 mod service;
 
 pub use body::LimitedBody;
+pub use builder::{LayerBuilder, LayerError};
 pub use layer::RateLimitLayer;
 pub use peer::{PeerAddr, peer};
 pub use service::RateLimit;

@@ -24,8 +24,9 @@
 //! or settled later.
 //!
 //! Rules are text (YAML or JSON) or code, in the same language: see [`rules`]. They can change while the program runs:
-//! [`Limiter::replace_rules`] with what [`compile`] makes of them loses no counter. A [`Limiter`] is cheap to clone, and ends
-//! with its last clone.
+//! [`Limiter::replace_rules`] with what [`compile`] makes of them keeps what was counted wherever a rule keeps its key, and a
+//! limit its algorithm and window; [`RuleSet::changes_since`] names the others. A [`Limiter`] is cheap to clone, and ends with
+//! its last clone.
 //!
 //! # Where to look
 //!
@@ -34,7 +35,7 @@
 //! | limit an axum, tonic, hyper or tower service | `RateLimitLayer`; what rules know of a request is in `middleware::identity` |
 //! | decide in a handler, a job or a client | [`Ask::check`], or [`Ask::check_blocking`] on a plain thread |
 //! | give back what a failed request has spent, or charge what it took | [`Ask::spend`]: [`Spend::refund`], [`Spend::settle`]; `RateLimitLayer::refund_when` |
-//! | let so many run at once | a `concurrency` limit, and the [`Lease`] of a [`Spend`] |
+//! | let so many run at once | a `concurrency` limit, and the [`Lease`] of a [`Checked`] or [`Spend`] |
 //! | test by a clock that stands still | [`in_memory_with`] a [`ManualClock`] |
 //! | hear of decisions and of a lost store | [`Setup::observer`]: `TracingObserver`, or an [`Observer`] of your own |
 //! | hear of rules that may not be meant so | [`Setup::deny_warnings`], `TracingObserver`, or [`RuleSet::warnings`] |
@@ -63,15 +64,18 @@
 
 mod ask;
 mod blocking;
+mod checked;
 #[cfg(feature = "redis")]
 mod redis;
 mod setup;
+mod skipped;
 mod spend;
 #[cfg(feature = "tracing")]
 mod tracing_observer;
 
 pub use ask::Ask;
 pub use blocking::{BlockingError, block_on};
+pub use checked::Checked;
 #[cfg(feature = "redis")]
 pub use redis::{OnRedisError, on_redis, on_redis_with};
 pub use setup::{IntoRules, Setup, compile};
@@ -102,6 +106,7 @@ pub use tracing_observer::TracingObserver;
 pub use observe::{NoObserver, Observer};
 #[doc = include_str!("rules.md")]
 pub mod rules {
+    pub use tidegate_core::Over;
     pub use tidegate_rules::code::*;
     pub use tidegate_rules::{Coordination, OnMissingKey, OnStoreFailure, Priority};
 }
@@ -125,7 +130,7 @@ pub mod inspect {
         SpentTokenError, Usage,
     };
     pub use tidegate_rules::{
-        Colour, Diagnostic, Explanation, LimitExplanation, LoadError, Matches, OverrideEffect,
+        Colour, Diagnostic, Explanation, LimitExplanation, LoadError, LostCounters, Matches, OverrideEffect,
         OverrideProblem, RuleChanges, RuleExplanation, RuleOutcome, RuntimeOverride, Severity,
     };
     pub use tidegate_store::MemoryStats;

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_limiter::{LATE_CALLS_HEARD_FOR, Limiter, LimiterConfig, RemoteConfig, TokioHandle};
+use tidegate_limiter::{
+    LATE_CALLS_HEARD_FOR, Limiter, LimiterConfig, RemoteConfig, TokioHandle, prober_thread,
+};
 use tidegate_rules::Diagnostics;
 use tidegate_store_redis::{ConfigError, RedisConfig, RedisStore, StoreUrl, UrlError};
 use tokio::runtime::Handle;
@@ -71,6 +73,7 @@ impl Setup {
         let config = self.redis.clone().late_answers(LATE_CALLS_HEARD_FOR.into());
         let store = RedisStore::new(&url, &config).map_err(OnRedisError::Store)?;
         let mut remote = RemoteConfig::new(Arc::new(TokioHandle(runtime.clone())));
+        remote.prober = prober_thread();
         remote.timeout = self.redis.timeout.into();
         let mut limiter = LimiterConfig::new(rules, Arc::new(store), self.observer);
         limiter.clock = self.clock.unwrap_or(limiter.clock);

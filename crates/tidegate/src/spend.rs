@@ -160,7 +160,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    fn new(limiter: &Limiter, token: LeaseToken) -> Self {
+    pub(crate) fn new(limiter: &Limiter, token: LeaseToken) -> Self {
         Lease { limiter: limiter.clone(), token, let_go: false }
     }
 

@@ -240,6 +240,19 @@ export interface Token {
   token?: string;
 }
 
+export interface SignedIn {
+  id: string;
+  name: string;
+  role: Role;
+  /** What it belongs to and ends with; a link of `tidegate login` belongs to no token. */
+  through: 'token' | 'config' | 'link';
+  token: string | null;
+  from: string;
+  created_at: string;
+  expires_at: string | null;
+  this: boolean;
+}
+
 export interface Alert {
   fingerprint: string;
   kind: string;

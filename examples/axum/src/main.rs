@@ -42,7 +42,7 @@ async fn main() -> Result<(), Error> {
     // Who a client is: its address, as far as proxies in these networks tell it. Paths are known by their templates.
     let who = IdentityConfig::default().trusted_proxies(["10.0.0.0/8"]).paths(["/import/{file}"]);
     let identity = Identity::new(&who)?;
-    let layer = RateLimitLayer::new(limiter, "api")?.identity(identity);
+    let layer = RateLimitLayer::builder(limiter, "api").identity(identity).build()?;
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .route("/report", get(report))

@@ -34,12 +34,13 @@ fn rules() -> Rules {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = tidegate::in_memory(rules())?;
-    let layer = RateLimitLayer::new(limiter, "api")?
-        .also(|parts, attributes| {
-            if let Some(User(name)) = parts.extensions.get() {
-                attributes.push_everywhere("user", name.as_bytes());
-            }
-        })
+    let layer = RateLimitLayer::builder(limiter, "api").also(["user"], |parts, attributes| {
+        if let Some(User(name)) = parts.extensions.get() {
+            attributes.push_everywhere("user", name.as_bytes());
+        }
+    });
+    let layer = layer
+        .build()?
         // A route that forgot to authenticate must not pass unlimited.
         .on_missing_key(OnMissingKey::Refuse)
         .on_refused(|refusal, _| {

@@ -117,6 +117,30 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Pip { pin: "flask==3.1.3", gives: Gives::Interpreter },
     },
     Tool {
+        name: "django",
+        used_by: "tests of what frameworks read in cookies and queries",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "django==5.2.19", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "starlette",
+        used_by: "the same, for FastAPI",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "starlette==1.10.0", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "php",
+        used_by: "the same, for PHP",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "php-cli", program: "php" },
+    },
+    Tool {
+        name: "express",
+        used_by: "the same, for Express",
+        wanted: Wanted::Now,
+        source: Source::Npm { pin: "express@4.22.3" },
+    },
+    Tool {
         name: "opentelemetry-proto",
         used_by: "tests of OTLP, with OpenTelemetry's own messages",
         wanted: Wanted::Now,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tidegate_telemetry::alerts::{Kind, MOST_SILENCES, Silence};
 
 use super::body::{Body, Path};
-use super::guard::Caller;
+use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::alerts::AlertDesk;

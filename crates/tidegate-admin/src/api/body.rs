@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
+use axum::RequestExt as _;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
-use bytes::Bytes;
+use bytes::BytesMut;
+use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::problem::Problem;
+use super::uploads::length;
+use super::what_if;
 use crate::low_priority::at_low_priority;
 
 /// The longest time to receive a body. Connections are few, and a slow sender must not hold one: logging in needs no token.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bodies of at least this size are parsed elsewhere: it takes long enough to delay requests on the same core.
 const LARGE_BODY: usize = 64 << 10;
@@ -24,7 +28,7 @@ pub(crate) struct Body<T>(pub(crate) T);
 impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let kind =
             request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -32,14 +36,30 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Bo
         if !kind.eq_ignore_ascii_case("application/json") {
             return Err(Problem::not_json());
         }
-        let reading = timeout(BODY_TIMEOUT, Bytes::from_request(request, state)).await;
-        let bytes = reading.map_err(|_| Problem::too_slow())?.map_err(|_| Problem::too_large())?;
+        let reading = timeout(BODY_TIMEOUT, read(request)).await;
+        let bytes = reading.map_err(|_| Problem::too_slow())??;
         let value = match bytes.len() > LARGE_BODY {
             true => at_low_priority(move || parse(&bytes)).await,
             false => parse(&bytes),
         };
         value.map(Body)
     }
+}
+
+/// Reads a body into one buffer, so that its pieces are not held a second time while they are joined.
+async fn read(request: Request) -> Result<BytesMut, Problem> {
+    let length = length(request.headers()).unwrap_or(0);
+    let mut pieces = request.into_limited_body().into_data_stream();
+    let mut whole = BytesMut::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| Problem::too_large())?;
+        // What was announced, once it has begun to come: the system gives the memory as it is filled.
+        if whole.is_empty() && length > piece.len() {
+            whole.reserve(length.min(what_if::MOST_BYTES));
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole)
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
@@ -97,6 +117,7 @@ mod tests {
     use std::convert::Infallible;
 
     use axum::response::IntoResponse as _;
+    use bytes::Bytes;
     use futures_util::stream;
 
     use super::*;
@@ -104,7 +125,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
         let begun = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{\"token\":"))]);
-        let body = axum::body::Body::from_stream(futures_util::StreamExt::chain(begun, stream::pending()));
+        let body = axum::body::Body::from_stream(begun.chain(stream::pending()));
         let request = Request::post("/").header(CONTENT_TYPE, "application/json").body(body).unwrap();
         let refused = Body::<serde_json::Value>::from_request(request, &()).await;
         let problem = refused.err().expect("it has no end").into_response();

@@ -14,7 +14,7 @@ use tidegate_rules::Timestamp;
 use tidegate_rulestore::Role;
 
 use super::body::Query;
-use super::guard::Caller;
+use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{Control, NodeAnswer, Question};
@@ -97,10 +97,12 @@ pub(crate) async fn search(
             continue;
         };
         nodes.push(json!({ "node": node, "fit": own, "oldest": oldest_us.map(micros) }));
-        (fit, stand_for, cut) = (fit + own, stand_for + own_stand_for, cut | own_cut);
+        // Another node told these numbers: they may be anything.
+        (fit, stand_for) = (u64::saturating_add(fit, own), u64::saturating_add(stand_for, own_stand_for));
+        cut |= own_cut;
         // The merged log is complete only from where all of them are.
         oldest = oldest.max(oldest_us);
-        found.extend(decisions);
+        found.extend(decisions.into_iter().map(Value::Object));
     }
     found.sort_by_key(|decision| u64::MAX - decision["time_us"].as_u64().unwrap_or(0));
     found.truncate(most);

@@ -1,24 +1,38 @@
 //! Which rules match a request, and why the others do not: in the words of `tidegate explain`.
+//!
+//! A viewer is not told whether a key is overridden: by trying values, it would find those that it must not see.
 
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
-use serde_json::{Value, json};
+use axum::extract::{Extension, State};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::json;
 use tidegate_rules::Descriptor;
+use tidegate_rulestore::Role;
 
 use super::body::Body;
+use super::caller::Caller;
 use super::keys::{Key, unknown_domain};
 use super::problem::Answer;
 use crate::control::Control;
+use crate::jobs;
 
 pub(crate) async fn explain(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Body(key): Body<Key>,
-) -> Answer<Json<Value>> {
-    let entries = key.entries()?;
-    let snapshot = control.limiter.snapshot();
-    let explained =
-        snapshot.rules().explain(&key.domain, &Descriptor { entries: &entries }, control.clock.now());
-    Ok(Json(json!(explained.map_err(|error| unknown_domain(&control, &error))?)))
+) -> Answer<Response> {
+    let role = caller.actor.role;
+    // Every rule of the domain has its say.
+    let explained = move |_: &jobs::Job| {
+        let (entries, snapshot) = (key.entries()?, control.limiter.snapshot());
+        let (rules, descriptor) = (snapshot.rules(), Descriptor { entries: &entries });
+        let explained = match role {
+            Role::Viewer => rules.explain_without_overrides(&key.domain, &descriptor, control.clock.now()),
+            Role::Editor | Role::Admin => rules.explain(&key.domain, &descriptor, control.clock.now()),
+        };
+        Ok(Json(json!(explained.map_err(|error| unknown_domain(&control, &error))?)).into_response())
+    };
+    jobs::RULES.run(&caller.actor.name, explained).await?
 }

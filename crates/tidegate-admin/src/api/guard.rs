@@ -7,33 +7,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
-};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest as _, Sha256};
 use tidegate_access::{PeerGroup, SecretDigest, bearer};
-use tidegate_rules::Timestamp;
-use tidegate_rulestore::{Actor, Role, Secret, StoredToken, TokenKind};
+use tidegate_rulestore::{Role, Secret, TokenKind};
 
+use super::caller::Caller;
+use super::cookie;
 use super::problem::Problem;
 use super::{Needs, ROUTES};
 use crate::control::Control;
 
-/// The cookie of a session.
-pub(crate) const COOKIE_NAME: &str = "tidegate_session";
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
-
-/// The authenticated caller.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    pub(crate) actor: Actor,
-    pub(crate) expires: Option<Timestamp>,
-    /// The session's secret, if the caller is a browser.
-    pub(crate) session: Option<Secret>,
-}
 
 /// The address of the client.
 #[derive(Clone, Copy, Debug)]
@@ -70,83 +58,56 @@ pub(crate) async fn guard(State(control): State<Arc<Control>>, mut request: Requ
 }
 
 async fn authenticate(control: &Control, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
-    let (given, kind) = match (bearer(headers), session_cookie(headers)) {
+    let (given, kind) = match (bearer(headers), cookie::read(headers)) {
         (Some(token), _) => (token, TokenKind::Token),
         (None, Some(cookie)) => (cookie.as_bytes(), TokenKind::Session),
         (None, None) => return Err(Problem::unauthorized("this route takes a token")),
     };
-    verify(control, peer, given, kind).await
+    let attempt = Attempt::of(control, peer)?;
+    match Caller::find(control, given, kind).await? {
+        Some(caller) => Ok(caller),
+        None => Err(attempt.failed(control, given).await?),
+    }
 }
 
-/// The owner of this secret. After too many wrong ones, an address is refused without a check.
-pub(crate) async fn verify(
-    control: &Control,
+/// An attempt to log in, or to use a token. After too many wrong ones, an address is refused without a check.
+pub(crate) struct Attempt {
     peer: IpAddr,
-    given: &[u8],
-    kind: TokenKind,
-) -> Result<Caller, Problem> {
-    let (group, now) = (PeerGroup::of(peer), control.clock.now());
-    if let Some(wait) = control.guesses.wait(group, now) {
-        return Err(Problem::too_many(wait.as_millis_ceil().div_ceil(1_000).max(1)));
-    }
-    match look_up(control, given, kind, now).await? {
-        Some(caller) => Ok(caller),
-        None => {
-            if !has_ended(control, given, kind).await? && control.guesses.wrong(group, now) {
-                tracing::warn!(%peer, "too many wrong admin tokens, refusing this address for a while");
-            }
-            let wrong = Problem::unauthorized("the token is wrong, or has expired");
-            Err(match kind {
-                // For a person at the log-in page.
-                TokenKind::LogIn => wrong.hint("`tidegate login` prints a link that signs in"),
-                _ => wrong,
-            })
+}
+
+impl Attempt {
+    pub(crate) fn of(control: &Control, peer: IpAddr) -> Result<Self, Problem> {
+        match control.guesses.wait(PeerGroup::of(peer)) {
+            Some(wait) => Err(Problem::too_many(wait.as_millis_ceil().div_ceil(1_000).max(1))),
+            None => Ok(Attempt { peer }),
         }
     }
+
+    pub(crate) fn peer_group(&self) -> PeerGroup {
+        PeerGroup::of(self.peer)
+    }
+
+    /// The secret was wrong: what to answer.
+    pub(crate) async fn failed(self, control: &Control, given: &[u8]) -> Result<Problem, Problem> {
+        let Attempt { peer } = self;
+        if !has_ended(control, given).await? && control.guesses.wrong(PeerGroup::of(peer)) {
+            tracing::warn!(%peer, "too many wrong admin tokens, refusing this address for a while");
+        }
+        Ok(Problem::unauthorized("the token is wrong, or has ended"))
+    }
 }
 
-/// Whether the token was valid once. A page left open overnight, or a forgotten script, is not guessing, and must not lock
+/// Whether the secret was valid once. A page left open overnight, or a forgotten script, is not guessing, and must not lock
 /// out others at its address.
-async fn has_ended(control: &Control, given: &[u8], kind: TokenKind) -> Result<bool, Problem> {
+async fn has_ended(control: &Control, given: &[u8]) -> Result<bool, Problem> {
+    if control.admin_tokens.as_ref().is_some_and(|tokens| tokens.has_ended(given)) {
+        return Ok(true);
+    }
     let secret = std::str::from_utf8(given).ok().and_then(Secret::parse);
     match (secret, &control.store) {
-        (Some(secret), Some(store)) => Ok(store.has_ended(&secret, kind).await?),
+        (Some(secret), Some(store)) => Ok(store.has_ended(&secret).await?),
         _ => Ok(false),
     }
-}
-
-async fn look_up(
-    control: &Control,
-    given: &[u8],
-    kind: TokenKind,
-    now: Timestamp,
-) -> Result<Option<Caller>, Problem> {
-    if kind != TokenKind::Session
-        && let Some(token) = control.tokens.iter().find(|token| token.digest.is_of(given))
-    {
-        let actor = Actor { name: token.name.clone(), role: token.role };
-        return Ok(Some(Caller { actor, expires: None, session: None }));
-    }
-    if kind != TokenKind::Session && control.admin_tokens.as_ref().is_some_and(|tokens| tokens.accept(given))
-    {
-        let actor = Actor { name: "configured".to_owned(), role: Role::Admin };
-        return Ok(Some(Caller { actor, expires: None, session: None }));
-    }
-    let secret = std::str::from_utf8(given).ok().and_then(Secret::parse);
-    let (Some(secret), Some(store)) = (secret, &control.store) else { return Ok(None) };
-    let found = match kind {
-        TokenKind::LogIn => match store.redeem(&secret, now).await? {
-            // The expiry of a log-in code does not limit the session made from it.
-            Some(found) => Some(StoredToken { expires: None, ..found }),
-            None => store.verify(&secret, TokenKind::Token, now).await?,
-        },
-        kind => store.verify(&secret, kind, now).await?,
-    };
-    Ok(found.map(|token| Caller {
-        actor: Actor { name: token.name, role: token.role },
-        expires: token.expires,
-        session: (kind == TokenKind::Session).then_some(secret),
-    }))
 }
 
 /// The CSRF token of a session: known to the page, which received it, and to no other site.
@@ -156,7 +117,7 @@ pub(crate) fn csrf_of(session: &Secret) -> String {
 }
 
 fn check_csrf(caller: &Caller, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(session) = &caller.session else { return Ok(()) };
+    let Some(session) = caller.session() else { return Ok(()) };
     if method.is_safe() {
         return Ok(());
     }
@@ -166,13 +127,6 @@ fn check_csrf(caller: &Caller, method: &Method, headers: &HeaderMap) -> Result<(
     }
     Err(Problem::forbidden("the CSRF token is missing or wrong")
         .hint("send `csrf` of GET /admin/v1/session as X-CSRF-Token"))
-}
-
-fn session_cookie(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
-    let mut pairs =
-        cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value)
 }
 
 pub(crate) fn peer_of(request: &Request) -> IpAddr {

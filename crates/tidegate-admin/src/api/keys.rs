@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Extension, State};
+use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::{Hits, Micros};
-use tidegate_limiter::{CellUsage, CheckRequest, DescriptorAsk, Limiter, RefundError};
+use tidegate_limiter::{CellUsage, CheckRequest, Decision, DescriptorAsk, Limiter, RefundError, Usage};
 use tidegate_rules::{Descriptor, RuleOutcome, UnknownDomain};
 
 use super::body::Body;
-use super::guard::Caller;
+use super::caller::Caller;
 use super::overrides;
 use super::problem::{Answer, Problem};
 use super::publish::check_reason;
 use crate::control::Control;
+use crate::jobs;
 
 /// The most attributes of a key, and the longest of their names and values.
 const MOST_ATTRIBUTES: usize = 64;
@@ -66,13 +68,22 @@ pub(crate) async fn look_up(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,
     Body(key): Body<Key>,
-) -> Answer<Json<Value>> {
+) -> Answer<Response> {
     let entries = key.entries()?;
-    let looked = control.limiter.usage(&key.domain, Descriptor { entries: &entries }).await;
+    let looked = control.limiter.look(&key.domain, Descriptor { entries: &entries }).await;
     let looked = looked.map_err(|error| unknown_domain(&control, &error))?;
-    let cells: Vec<Value> = looked.cells.iter().map(cell).collect();
+    let name = caller.actor.name.clone();
+    // Every rule of the domain has its say, and every override.
+    jobs::RULES.run(&name, move |_| usage(&control, &caller, &key, &looked)).await?
+}
+
+fn usage(control: &Control, caller: &Caller, key: &Key, looked: &Decision) -> Answer<Response> {
+    let entries = key.entries()?;
+    let usage = Usage::of(looked, &key.domain, &Descriptor { entries: &entries }, control.clock.now());
+    let usage = usage.map_err(|error| unknown_domain(control, &error))?;
+    let cells: Vec<Value> = usage.cells.iter().map(cell).collect();
     let others =
-        looked.explanation.rules.iter().filter(|one| !matches!(one.outcome, RuleOutcome::Counts { .. }));
+        usage.explanation.rules.iter().filter(|one| !matches!(one.outcome, RuleOutcome::Counts { .. }));
     let others: Vec<Value> = others
         .map(|one| {
             let mut value = serde_json::to_value(one).unwrap_or_default();
@@ -82,14 +93,15 @@ pub(crate) async fn look_up(
             value
         })
         .collect();
-    let of_key = overrides::of_key(&control, &key, &caller);
+    let of_key = overrides::of_key(control, key, caller);
     Ok(Json(json!({
         "domain": key.domain,
-        "source": looked.source.name(),
+        "source": usage.source.name(),
         "cells": cells,
         "others": others,
         "overrides": of_key,
-    })))
+    }))
+    .into_response())
 }
 
 fn cell(cell: &CellUsage) -> Value {
@@ -118,21 +130,33 @@ pub(crate) async fn reset(
     let entries = entries(&wanted.attributes)?;
     check_reason(&wanted.reason)?;
     let descriptor = Descriptor { entries: &entries };
-    let looked = control.limiter.usage(&wanted.domain, descriptor).await;
-    let cells = looked.map_err(|error| unknown_domain(&control, &error))?.cells.len();
+    let looked = control.limiter.look(&wanted.domain, descriptor).await;
+    let looked = looked.map_err(|error| unknown_domain(&control, &error))?;
+    let cells = looked.reports().iter().filter(|report| report.limit().is_some()).count();
     let asks = [DescriptorAsk::of(descriptor).cost(Hits::ZERO)];
     let request = CheckRequest::new(&wanted.domain, &asks);
-    reset_patiently(&control.limiter, &request).await.map_err(|error| match error {
+    let names: Vec<&String> = wanted.attributes.keys().collect();
+    let target = format!("{} {names:?}", wanted.domain);
+    let detail = json!({ "attributes": wanted.attributes, "cells": cells, "reason": wanted.reason });
+    // Before the reset: one that is not in the log must not happen, and a database that does not answer is known in time.
+    note_reset(&control, &caller, &target, &detail).await?;
+    let Err(error) = reset_patiently(&control.limiter, &request).await else {
+        return Ok(Json(json!({ "cells": cells })));
+    };
+    let mut failed = detail;
+    failed["failed"] = error.to_string().into();
+    // If this is lost, the log says that a reset was asked for, which is true.
+    let _ = note_reset(&control, &caller, &target, &failed).await;
+    Err(match error {
         RefundError::UnknownDomain(error) => unknown_domain(&control, &error),
-        other => Problem::unavailable(other.to_string()),
-    })?;
-    if let Some(store) = &control.store {
-        let names: Vec<&String> = wanted.attributes.keys().collect();
-        let target = format!("{} {names:?}", wanted.domain);
-        let detail = json!({ "attributes": wanted.attributes, "cells": cells, "reason": wanted.reason });
-        store.note(&caller.actor, control.clock.now(), "key.reset", &target, &detail).await?;
-    }
-    Ok(Json(json!({ "cells": cells })))
+        other => Problem::unavailable(other.to_string())
+            .hint("counters may have been reset, all or some; to repeat the reset does no harm"),
+    })
+}
+
+async fn note_reset(control: &Control, caller: &Caller, target: &str, detail: &Value) -> Answer<()> {
+    let Some(store) = &control.store else { return Ok(()) };
+    Ok(store.note(&caller.actor, control.clock.now(), "key.reset", target, detail).await?)
 }
 
 /// Retries a reset that timed out: a person can wait longer than a request, and a second reset does no harm.

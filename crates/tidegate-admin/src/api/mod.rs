@@ -5,6 +5,8 @@
 
 mod alerts;
 mod body;
+mod caller;
+mod cookie;
 mod decisions;
 mod events;
 mod explain;
@@ -17,10 +19,12 @@ mod problem;
 mod publish;
 mod rules;
 mod session;
+mod sessions;
 mod stats;
 mod status;
 mod suggestions;
 mod tokens;
+mod uploads;
 mod versions;
 mod what_if;
 mod when;
@@ -36,8 +40,10 @@ use axum::routing::{MethodRouter, delete, get, post};
 use tidegate_rulestore::Role;
 
 use crate::control::Control;
-pub(crate) use guard::Peer;
+pub(crate) use cookie::Scheme;
+pub(crate) use guard::{Peer, peer_of};
 use problem::Problem;
+use uploads::{Large, Uploads};
 
 /// The OpenAPI description of this API.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -68,13 +74,14 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/decisions", "GET", VIEWER),
     ("/admin/v1/events", "GET", VIEWER),
     ("/admin/v1/explain", "POST", VIEWER),
-    ("/admin/v1/keys/lookup", "POST", VIEWER),
+    ("/admin/v1/keys/lookup", "POST", EDITOR),
     ("/admin/v1/keys/overrides", "DELETE", EDITOR),
     ("/admin/v1/keys/overrides", "GET", VIEWER),
     ("/admin/v1/keys/overrides", "POST", EDITOR),
     ("/admin/v1/keys/reset", "POST", EDITOR),
     ("/admin/v1/keys/top", "GET", VIEWER),
     ("/admin/v1/nodes", "GET", VIEWER),
+    ("/admin/v1/nodes/lead", "POST", ADMIN),
     ("/admin/v1/openapi.json", "GET", ANYONE),
     ("/admin/v1/replay", "POST", EDITOR),
     ("/admin/v1/replay/log", "POST", VIEWER),
@@ -88,6 +95,9 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/session", "GET", VIEWER),
     ("/admin/v1/session", "POST", ANYONE),
     ("/admin/v1/session/link", "POST", VIEWER),
+    ("/admin/v1/session/token", "POST", ANYONE),
+    ("/admin/v1/sessions", "GET", VIEWER),
+    ("/admin/v1/sessions/{id}", "DELETE", VIEWER),
     ("/admin/v1/stats", "GET", VIEWER),
     ("/admin/v1/stores", "GET", VIEWER),
     ("/admin/v1/suggestions", "GET", VIEWER),
@@ -103,7 +113,12 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
 
 /// The routes, acting on `control`.
 pub(crate) fn router(control: Arc<Control>) -> Router {
-    let large = || DefaultBodyLimit::max(MOST_RULE_BYTES);
+    let uploads = Arc::<Uploads>::default();
+    let large_up_to = |most_bytes| {
+        let place = Large { uploads: Arc::clone(&uploads), most_bytes };
+        (from_fn_with_state(place, uploads::with_place), DefaultBodyLimit::max(most_bytes))
+    };
+    let large = || large_up_to(MOST_RULE_BYTES);
     let one_rule: MethodRouter<Arc<Control>> = get(rules::one).put(rules::put_one).delete(rules::delete_one);
     let routes = Router::new()
         .route("/rules", get(rules::all).put(rules::put_all).layer(large()))
@@ -119,7 +134,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/keys/top", get(decisions::top))
         .route("/decisions", get(decisions::search))
         .route("/replay", post(preview::replay).layer(large()))
-        .route("/replay/log", post(what_if::replay).layer(DefaultBodyLimit::max(what_if::MOST_BYTES)))
+        .route("/replay/log", post(what_if::replay).layer(large_up_to(what_if::MOST_BYTES)))
         .route("/suggestions", get(suggestions::suggestions))
         .route("/suggestions/shadow", post(suggestions::make_shadow))
         .route("/alerts", get(alerts::list))
@@ -127,6 +142,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/alerts/silences/{id}", delete(alerts::end_silence))
         .route("/explain", post(explain::explain))
         .route("/nodes", get(status::nodes))
+        .route("/nodes/lead", post(status::lead))
         .route("/stores", get(status::stores))
         .route("/stats", get(stats::stats))
         .route("/audit", get(status::audit))
@@ -135,6 +151,9 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/events", get(events::stream))
         .route("/session", get(session::show).post(session::log_in).delete(session::log_out))
         .route("/session/link", post(session::link))
+        .route("/session/token", post(session::keep))
+        .route("/sessions", get(sessions::list))
+        .route("/sessions/{id}", delete(sessions::end))
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
         .fallback(async || {
             Problem::not_found("there is no such route; GET /admin/v1/openapi.json lists them")

@@ -12,7 +12,7 @@ use tidegate_rules::Timestamp;
 use tidegate_rulestore::{Action, KeyOverride, NewOverride, OverrideFilter, Role};
 
 use super::body::{Body, Query};
-use super::guard::Caller;
+use super::caller::Caller;
 use super::keys::Key;
 use super::problem::{Answer, Problem};
 use super::publish::{check_reason, leading};
@@ -21,6 +21,8 @@ use crate::control::{Control, runtime};
 
 const USUAL: u32 = 100;
 const MOST: u32 = 1_000;
+/// The most bytes of an override without its reason. Every node keeps all of them, and there may be 200,000.
+const MOST_BYTES: usize = 8_192;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,7 +94,9 @@ pub(crate) async fn create(
     let what = checked(&control, wanted, now)?;
     let made = store.add_override(what, &caller.actor, now).await?;
     control.take_own(store).await;
-    Ok((StatusCode::CREATED, Json(as_json(&control, &made, &caller))))
+    let mut answer = as_json(&control, &made, &caller);
+    answer["distribution"] = control.distributed(store).await;
+    Ok((StatusCode::CREATED, Json(answer)))
 }
 
 pub(crate) async fn lift(
@@ -106,7 +110,16 @@ pub(crate) async fn lift(
     let lifted =
         lifted.ok_or_else(|| Problem::not_found("there is no such override, or it was lifted already"))?;
     control.take_own(store).await;
-    Ok(Json(as_json(&control, &lifted, &caller)))
+    let mut answer = as_json(&control, &lifted, &caller);
+    answer["distribution"] = control.distributed(store).await;
+    Ok(Json(answer))
+}
+
+/// The bytes of an override that nodes keep.
+fn bytes_of(wanted: &OverrideBody) -> usize {
+    let when: usize = wanted.when.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let limits: usize = wanted.limits.iter().map(|limit| limit.to_string().len()).sum();
+    wanted.domain.len() + wanted.rule.as_ref().map_or(0, String::len) + when + limits
 }
 
 /// Validates the override against the rules in force.
@@ -123,6 +136,11 @@ fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<Ne
     }
     if wanted.action != Action::Limits && !wanted.limits.is_empty() {
         return Err(Problem::field("limits", "only `action: limits` has limits"));
+    }
+    let bytes = bytes_of(&wanted);
+    if bytes > MOST_BYTES {
+        return Err(Problem::field("", format!("the override has {bytes} bytes, more than {MOST_BYTES}"))
+            .hint("name the key by fewer or shorter attributes, and give it fewer limits"));
     }
     let until = wanted.until.map(|until| when::parse(&until, "until")).transpose()?;
     if until.is_some_and(|until| until <= now) {
@@ -160,14 +178,7 @@ pub(crate) fn of_key(control: &Control, key: &Key, caller: &Caller) -> Vec<Value
             && one.what.until_us.is_none_or(|until| now.as_micros() < until)
             && one.what.when.iter().all(|(name, value)| key.attributes.get(name) == Some(value))
     };
-    let mut found: Vec<Value> = all.iter().filter(fits).map(|one| as_json(control, one, caller)).collect();
-    if caller.actor.role == Role::Viewer {
-        // With these fields, a viewer who tries names could find out whose entry it is.
-        for one in found.iter_mut().filter_map(Value::as_object_mut) {
-            one.retain(|field, _| !["id", "reason", "author", "at"].contains(&field.as_str()));
-        }
-    }
-    found
+    all.iter().filter(fits).map(|one| as_json(control, one, caller)).collect()
 }
 
 fn as_json(control: &Control, one: &KeyOverride, caller: &Caller) -> Value {

@@ -10,25 +10,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
+use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use tidegate_decisions::{DecisionLog, Digester};
 use tidegate_replay::{
     HashedValues, LimitReport, Options, Otherwise, Peak, Rank, Recorded, Replay, Report, RuleChange,
     RuleReport, Tells, decision_line,
 };
-use tidegate_rules::{Format, RuleSet, Timestamp};
+use tidegate_rules::{RuleSet, Timestamp};
 use tidegate_rulestore::{Document, DocumentSet, put_rule};
-use tokio::sync::Semaphore;
 
 use super::body::Body;
+use super::caller::Caller;
 use super::decisions::log_of;
 use super::literals::{Literals, hashed};
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Base, Control, Missing, NodeAnswer, Question};
-use crate::low_priority::at_low_priority;
+use crate::control::{Base, Control, Missing, NodeAnswer, Question, compile_while};
+use crate::jobs::{self, Job};
 
 /// The proposal: a whole set of documents; or the new text of one rule.
 #[derive(Deserialize)]
@@ -48,27 +49,18 @@ const MOST_TOUCHED: usize = 200;
 /// The most requests replayed; of a larger sample, the newest. Some seconds of work.
 const MOST_PLAYED: u64 = 3_000_000;
 
-/// Concurrent previews; others wait. Each keeps its permit until it is done, even if its caller is gone.
-static TURNS: Semaphore = Semaphore::const_new(2);
-
 pub(crate) async fn replay(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Body(proposed): Body<Proposed>,
-) -> Answer<Json<Value>> {
-    let mut only = None;
+) -> Answer<Response> {
     let running = control.running.lock().base.clone();
-    let documents = match proposed {
+    let (proposal, only) = match proposed {
         Proposed { documents: Some(documents), domain: None, rule: None, text: None } => {
-            DocumentSet::new(documents)
+            (Proposal::Set(documents), None)
         }
         Proposed { documents: None, domain: Some(domain), rule: Some(rule), text: Some(text) } => {
-            let current = DocumentSet::new(running.documents());
-            let document = current.get(&domain).ok_or_else(|| {
-                Problem::not_found(format!("there is no document of the domain `{domain}`"))
-            })?;
-            let changed = put_rule(document, &rule, &text);
-            only = Some(domain.clone());
-            current.with(&domain, changed.map_err(|error| Problem::field("text", error.to_string()))?)
+            (Proposal::One { domain: domain.clone(), rule, text }, Some(domain))
         }
         _ => {
             return Err(Problem::field("", "nothing is proposed, or two things at once").hint(
@@ -76,9 +68,40 @@ pub(crate) async fn replay(
             ));
         }
     };
-    let rules = RuleSet::compile(&documents.sources(), Format::Native);
-    let rules = rules.map_err(|found| Problem::invalid_rules(&found))?;
-    played(&control, rules, Some(running), only).await
+    let (log, now) = (log_of(&control)?.clone(), control.clock.now());
+    let sample = sample(&control, &log, only).await;
+    // Compiling, playing and even writing the answer takes long, and this thread has the node's heartbeat.
+    let played = move |job: &Job| {
+        let documents = proposal.documents(&running)?;
+        let rules = compile_while(&|| job.is_wanted(), &documents, now);
+        let rules = rules.map_err(|found| Problem::invalid_rules(&found))?;
+        let against = running.compile_while(&|| job.is_wanted(), now).ok();
+        Ok(played(rules, against, &sample, log.names(), job))
+    };
+    jobs::REPLAYS.run(&caller.actor.name, played).await?
+}
+
+/// What is proposed: a whole set, or one rule of the set in force.
+enum Proposal {
+    Set(Vec<Document>),
+    One { domain: String, rule: String, text: String },
+}
+
+impl Proposal {
+    fn documents(self, running: &Base) -> Answer<DocumentSet> {
+        match self {
+            Proposal::Set(documents) => Ok(DocumentSet::new(documents)),
+            Proposal::One { domain, rule, text } => {
+                let current = DocumentSet::new(running.documents());
+                let document = current.get(&domain).ok_or_else(|| {
+                    Problem::not_found(format!("there is no document of the domain `{domain}`"))
+                })?;
+                let changed = put_rule(document, &rule, &text);
+                let changed = changed.map_err(|error| Problem::field("text", error.to_string()))?;
+                Ok(current.with(&domain, changed))
+            }
+        }
+    }
 }
 
 /// The sample of all nodes, starting where all of them are complete.
@@ -101,22 +124,16 @@ pub(super) async fn sample(control: &Control, log: &Arc<DecisionLog>, domain: Op
     Sample { lines, since_us: since, nodes, missing: gathered.missing }
 }
 
-async fn played(
-    control: &Control,
+fn played(
     rules: RuleSet,
-    against: Option<Arc<Base>>,
-    only: Option<String>,
-) -> Answer<Json<Value>> {
-    let (log, now) = (log_of(control)?, control.clock.now());
-    let Sample { lines, since_us, nodes, missing } = sample(control, log, only).await;
-    let turn = TURNS.acquire().await.expect("turns never end");
-    let names = log.clone();
-    let (report, hidden) = at_low_priority(move || {
-        let _turn = turn;
-        let against = against.and_then(|base| base.compile(now).ok());
-        report(rules, against, (&lines, since_us), names.names())
-    })
-    .await;
+    against: Option<RuleSet>,
+    sample: &Sample,
+    names: &Digester,
+    job: &Job,
+) -> Response {
+    let Sample { lines, since_us, nodes, missing } = sample;
+    let since_us = *since_us;
+    let (report, hidden) = report(rules, against, (lines, since_us), names, job);
     let mut value = serde_json::to_value(&report).unwrap_or_default();
     value["sentence"] = sentence(&report).into();
     value["since"] = when::text(Timestamp::from_micros(since_us.max(report.from_s * 1_000_000))).into();
@@ -128,7 +145,7 @@ async fn played(
             shown["touched"] = json!(touched_in_replay(limit));
         }
     }
-    Ok(Json(value))
+    Json(value).into_response()
 }
 
 /// Replays the sample in time order, and finds attributes whose values the log hides: rules can count by them and compare
@@ -138,6 +155,7 @@ pub(super) fn report(
     against: Option<RuleSet>,
     (lines, since_us): (&[String], u64),
     names: &Digester,
+    job: &Job,
 ) -> (Report, BTreeSet<String>) {
     // An event is replayed once, whatever its weight: its hits are multiplied instead.
     let weight = |recorded: &Recorded<'_>| if recorded.tells == Tells::Request { recorded.weight } else { 1 };
@@ -170,7 +188,8 @@ pub(super) fn report(
     let hashed = HashedValues::LiteralsKnown;
     let options = Options { most_callers: MOST_CALLERS, named: NAMED, hashed, ..Options::new("") };
     let mut replay = Replay::new(rules, against, options);
-    for mut recorded in ordered[from..].iter().filter_map(|(_, line)| parse(line)) {
+    let wanted = ordered[from..].iter().take_while(|_| job.is_wanted());
+    for mut recorded in wanted.filter_map(|(_, line)| parse(line)) {
         literals.put_into(&mut recorded);
         replay.put(&recorded);
     }
@@ -265,7 +284,7 @@ fn touched_in_replay(limit: &LimitReport) -> Vec<Touched> {
 #[cfg(test)]
 mod tests {
     use tidegate_decisions::DecisionLogConfig;
-    use tidegate_rules::Source;
+    use tidegate_rules::{Format, Source};
     use tidegate_store::SystemClock;
 
     use super::*;
@@ -297,7 +316,8 @@ mod tests {
     fn a_rule_that_matches_a_hashed_value_is_played_by_what_its_hash_is() {
         let log = names("0123456789abcdef");
         let text = "{ domain: api, rules: [{ name: login, match: { path: /login }, key: [user], limits: [{ algorithm: fixed_window, limit: 10, window: 1h }] }] }";
-        let (report, hidden) = report(rules(text), None, (&hashed_lines(&log), 0), log.names());
+        let (report, hidden) =
+            report(rules(text), None, (&hashed_lines(&log), 0), log.names(), &Job::default());
         assert_eq!((report.refused.now, &report.unknown), (10, &None));
         assert_eq!(hidden.len(), 2);
     }
@@ -306,7 +326,8 @@ mod tests {
     fn of_a_rule_that_matches_a_pattern_on_hashed_values_the_answer_is_unknown() {
         let log = names("0123456789abcdef");
         let text = "{ domain: api, rules: [{ name: login, match: { path: '/log*' }, key: [user], limits: [{ algorithm: fixed_window, limit: 10, window: 1h }] }] }";
-        let (report, _) = report(rules(text), Some(rules(text)), (&hashed_lines(&log), 0), log.names());
+        let (report, _) =
+            report(rules(text), Some(rules(text)), (&hashed_lines(&log), 0), log.names(), &Job::default());
         let told = sentence(&report);
         assert!(told.starts_with("unknown: the log hashes `path`, and rule api/login must know the values; add `decision_log: { clear: [path] }`"), "{told}");
         assert!(report.rules[0].unknown);
@@ -325,7 +346,7 @@ mod tests {
             )
         };
         let lines: Vec<String> = (0..10).map(line).collect();
-        let (report, _) = report(rules(text), Some(rules(text)), (&lines, 0), log.names());
+        let (report, _) = report(rules(text), Some(rules(text)), (&lines, 0), log.names(), &Job::default());
         let told = sentence(&report);
         assert!(told.starts_with("would have refused by estimate 600 of 1,000 requests"), "{told}");
         assert!(told.contains("10 of 10 lines stand for up to 100 requests"), "{told}");
@@ -354,7 +375,8 @@ mod tests {
         let quiet = (0..20).map(|n| line(100 + n, n % 5, &format!("/{n}")));
         let lines: Vec<String> = busy.chain(quiet).collect();
         let log = names("0123456789abcdef");
-        let told = |text: &str| sentence(&report(rules(text), None, (&lines, 0), log.names()).0);
+        let told =
+            |text: &str| sentence(&report(rules(text), None, (&lines, 0), log.names(), &Job::default()).0);
         let both = told(&format!("{{ domain: api, rules: [{path}, {user}, {trial}] }}"));
         assert!(both.ends_with("1 of 21 callers under the rule that refuses most"), "{both}");
         let shadows = told(&format!("{{ domain: api, rules: [{trial}] }}"));
@@ -377,7 +399,7 @@ mod tests {
         );
         let lines = [decision(10), decision(11), refund, decision(13)];
         let log = DecisionLog::open(DecisionLogConfig::default(), Arc::new(SystemClock::new())).unwrap();
-        let (report, _) = report(rules, None, (&lines, 0), log.names());
+        let (report, _) = report(rules, None, (&lines, 0), log.names(), &Job::default());
         assert_eq!((report.requests, report.refused.now, report.lines.events), (3, 2, 1));
     }
 }

@@ -7,6 +7,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use tidegate_rules::Diagnostics;
 
+use crate::jobs::TooManyJobs;
+
 /// A problem, and the status of its answer.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -102,6 +104,12 @@ impl Problem {
             .hint("limits keep working; try again in a moment")
     }
 
+    pub(crate) fn too_many_uploads(detail: impl Into<String>) -> Self {
+        let title = "Too many uploads at once";
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many-uploads", title, detail);
+        Problem { retry_after_s: Some(1), ..problem }.hint("nothing was read; try again in a moment")
+    }
+
     pub(crate) fn read_only(files: &[String]) -> Self {
         let detail = "rules come from files, so they cannot be published here";
         Problem::new(StatusCode::CONFLICT, "read-only", "Rules are read-only here", detail)
@@ -118,7 +126,10 @@ impl Problem {
     pub(crate) fn follows() -> Self {
         let detail = "the fleet follows another node's database, so changes are made there";
         Problem::new(StatusCode::CONFLICT, "follows-another", "Changes are made at another node", detail)
-            .hint("GET /admin/v1/nodes says which one `leads`")
+            .hint(
+                "GET /admin/v1/nodes says which one `leads`; if it is gone, or this node's database should be the fleet's: \
+                 POST /admin/v1/nodes/lead",
+            )
     }
 
     pub(crate) fn if_match_missing() -> Self {
@@ -158,10 +169,27 @@ impl IntoResponse for Problem {
     }
 }
 
+impl From<TooManyJobs> for Problem {
+    fn from(error: TooManyJobs) -> Self {
+        match error {
+            TooManyJobs::Own(most) => {
+                Problem::unavailable(format!("{most} requests of yours that take long wait already"))
+                    .hint("wait for their answers")
+            }
+            TooManyJobs::All(most) => {
+                Problem::unavailable(format!("{most} requests that take long wait already"))
+                    .hint("try again in a moment")
+            }
+        }
+    }
+}
+
 impl From<tidegate_rulestore::Error> for Problem {
     fn from(error: tidegate_rulestore::Error) -> Self {
         match error {
             tidegate_rulestore::Error::Full { .. } => Problem::field("", error.to_string()),
+            tidegate_rulestore::Error::TokenOfToken => Problem::field("code", error.to_string())
+                .hint("open it in a browser, make the link with another token, or ask an admin for a token"),
             // The database's own error, such as a full disk; not the error of the connection to it, which may name hosts.
             tidegate_rulestore::Error::Unavailable { source } => match source.as_database_error() {
                 Some(told) => Problem::unavailable(format!("the database refuses it: {}", told.message())),

@@ -1,5 +1,6 @@
 //! Publishing: shared by whole sets, single rules and rollbacks.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -7,14 +8,15 @@ use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tidegate_rules::Diagnostics;
-use tidegate_rulestore::{Diff, DocumentSet, Publication, PublishError, RuleStore};
+use serde_json::{Value, json};
+use tidegate_rules::{Diagnostics, LostCounters, RuleSet, outline};
+use tidegate_rulestore::{Diff, Document, DocumentSet, Publication, PublishError, RuleStore};
 
-use super::guard::Caller;
+use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Control, RuleSource, compile};
-use crate::low_priority::in_turn;
+use crate::control::{Control, RuleSource, compile_while};
+use crate::jobs;
 
 /// The most bytes of a reason.
 const LONGEST_REASON: usize = 1_000;
@@ -22,8 +24,10 @@ const LONGEST_REASON: usize = 1_000;
 #[derive(Serialize)]
 struct Published {
     version: u64,
-    warnings: Vec<serde_json::Value>,
+    warnings: Vec<Value>,
     diff: Diff,
+    /// Whether the other nodes can learn of it; `null` if there are none.
+    distribution: Value,
 }
 
 /// A change to publish.
@@ -81,12 +85,16 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
     }
     let (documents, now) = (wanted.documents.clone(), control.clock.now());
     // Reading ten thousand rules takes a while, and requests are decided on the same cores.
-    let warnings = in_turn(move || {
+    let running = control.limiter.snapshot();
+    let warnings = jobs::RULES.run(&caller.actor.name, move |job| {
         check_domains(&documents)?;
-        let rules = compile(&documents, now).map_err(|found| Problem::invalid_rules(&found))?;
-        Ok::<_, Problem>(list(rules.warnings()))
+        let rules = compile_while(&|| job.is_wanted(), &documents, now)
+            .map_err(|found| Problem::invalid_rules(&found))?;
+        let mut warnings = list(rules.warnings());
+        warnings.extend(lost_counters(&rules, running.rules(), &documents));
+        Ok::<_, Problem>(warnings)
     });
-    let warnings = warnings.await?;
+    let warnings = warnings.await??;
     let before = store.documents(wanted.on).await?;
     let publication = Publication {
         on: wanted.on,
@@ -99,18 +107,19 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
     let version = match store.publish(&publication).await {
         Ok(version) => version,
         Err(PublishError::Conflict { head, .. }) => {
-            return Err(conflict(store, wanted.on, head.version).await?);
+            return Err(conflict(store, caller, wanted.on, head.version).await?);
         }
         Err(PublishError::Store(error)) => return Err(error.into()),
     };
     // The watcher would notice on its own, but the publisher wants to see the effect at once.
     control.take_own(store).await;
+    let distribution = control.distributed(store).await;
     let (on, version, documents) = (wanted.on, version.number, wanted.documents);
-    let answer = in_turn(move || {
+    let answer = jobs::RULES.run(&caller.actor.name, move |_| {
         let diff = Diff::between(&before, &documents).of(Some(on), Some(version));
-        ([etag(version)], Json(Published { version, warnings, diff })).into_response()
+        ([etag(version)], Json(Published { version, warnings, diff, distribution })).into_response()
     });
-    Ok(answer.await)
+    Ok(answer.await?)
 }
 
 /// Checks a reason: a few lines of text. It is stored as long as the change that it explains.
@@ -125,13 +134,16 @@ pub(crate) fn check_reason(reason: &str) -> Answer<()> {
 }
 
 /// The conflict with a concurrent change, naming what that changed.
-async fn conflict(store: &RuleStore, on: u64, current: u64) -> Answer<Problem> {
+async fn conflict(store: &RuleStore, caller: &Caller, on: u64, current: u64) -> Answer<Problem> {
     let (mine, theirs) = (store.documents(on).await?, store.documents(current).await?);
-    let diff = in_turn(move || Diff::between(&mine, &theirs).of(Some(on), Some(current))).await;
+    let diff = move |_: &jobs::Job| {
+        serde_json::to_value(Diff::between(&mine, &theirs).of(Some(on), Some(current))).unwrap_or_default()
+    };
+    let diff = jobs::RULES.run(&caller.actor.name, diff).await?;
     let problem =
         Problem::conflict(format!("version {current} is in force, and the change was made on {on}"))
             .with("version", current)
-            .with("diff", serde_json::to_value(diff).unwrap_or_default());
+            .with("diff", diff);
     Ok(match store.version(current).await? {
         Some(version) => problem
             .with("author", version.author)
@@ -145,7 +157,7 @@ async fn conflict(store: &RuleStore, on: u64, current: u64) -> Answer<Problem> {
 fn check_domains(documents: &DocumentSet) -> Answer<()> {
     for (domain, text) in documents.iter() {
         // Invalid YAML is left to the compiler, which explains it better.
-        let Ok(found) = tidegate_rules::outline(text) else { continue };
+        let Ok(found) = outline(text) else { continue };
         for outline in found {
             if let Some(named) = outline.domain.filter(|named| named != domain) {
                 let detail = format!("the document of `{domain}` says `domain: {named}`");
@@ -156,7 +168,40 @@ fn check_domains(documents: &DocumentSet) -> Answer<()> {
     Ok(())
 }
 
-pub(crate) fn list(found: Option<&Diagnostics>) -> Vec<serde_json::Value> {
+/// A warning for each rule whose counters would start empty where `rules` replace `running`.
+pub(crate) fn lost_counters(rules: &RuleSet, running: &RuleSet, documents: &DocumentSet) -> Vec<Value> {
+    let lost = rules.changes_since(running).lost;
+    if lost.is_empty() {
+        return Vec::new();
+    }
+    let lines = lines_of(&documents.to_documents());
+    let warning = |LostCounters { domain, rule, message, hint }: LostCounters| {
+        let file = domain.clone();
+        let line = lines.get(&(domain, rule)).copied().unwrap_or(1);
+        json!({ "severity": "warning", "file": file, "line": line, "column": 1, "message": message, "hint": hint })
+    };
+    lost.into_iter().map(warning).collect()
+}
+
+/// The lines on which rules begin, counted from one, by domain and name.
+pub(crate) fn lines_of(documents: &[Document]) -> HashMap<(String, String), usize> {
+    let mut lines = HashMap::new();
+    for document in documents {
+        for one in outline(&document.text).unwrap_or_default() {
+            let domain = one.domain.unwrap_or_default();
+            let mut line = 1;
+            let mut counted = 0;
+            for place in one.rules {
+                line += document.text[counted..place.span.start].matches('\n').count();
+                counted = place.span.start;
+                lines.insert((domain.clone(), place.name), line);
+            }
+        }
+    }
+    lines
+}
+
+pub(crate) fn list(found: Option<&Diagnostics>) -> Vec<Value> {
     let found = found.into_iter().flat_map(Diagnostics::iter);
     found.filter_map(|one| serde_json::to_value(one).ok()).collect()
 }

@@ -1,6 +1,6 @@
 //! Rules: the set in force, one rule of it, and a dry run.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -14,11 +14,11 @@ use tidegate_rules::{Coordination, OnStoreFailure, Rule, RuleSet, outline};
 use tidegate_rulestore::{Diff, Document, DocumentSet, EditError, put_rule, remove_rule};
 
 use super::body::{Body, Path};
-use super::guard::Caller;
+use super::caller::Caller;
 use super::problem::{Answer, Problem};
-use super::publish::{Wanted, can_edit, editable, etag, list, made_on, publish};
-use crate::control::{Base, Control, RuleSource, compile};
-use crate::low_priority::in_turn;
+use super::publish::{Wanted, can_edit, editable, etag, lines_of, list, lost_counters, made_on, publish};
+use crate::control::{Base, Control, RuleSource, compile_while};
+use crate::jobs::{self, Job};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,7 +44,7 @@ pub(crate) struct Reason {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected `documents` (a list), or `domain`, `rule` and `text` (each a text)")]
 pub(crate) enum ValidateRules {
     Set { documents: Vec<Document> },
     One { domain: String, rule: String, text: String },
@@ -69,8 +69,11 @@ struct RuleInShort {
     experiment: Option<String>,
 }
 
-pub(crate) async fn all(State(control): State<Arc<Control>>) -> Response {
-    in_turn(move || all_of(&control)).await
+pub(crate) async fn all(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+) -> Answer<Response> {
+    Ok(jobs::RULES.run(&caller.actor.name, move |_| all_of(&control)).await?)
 }
 
 fn all_of(control: &Control) -> Response {
@@ -114,18 +117,19 @@ pub(crate) async fn put_all(
 
 pub(crate) async fn one(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Path((domain, name)): Path<(String, String)>,
 ) -> Answer<Response> {
     let running = control.running.lock().clone();
     let snapshot = control.limiter.snapshot();
     let (version, of) = (running.revision.version, (domain.clone(), name.clone()));
-    let found = in_turn(move || {
+    let found = jobs::RULES.run(&caller.actor.name, move |_| {
         let documents = running.base.documents();
         let rules = in_short(snapshot.rules(), &documents);
         let rule = rules.into_iter().find(|rule| rule.domain == of.0 && rule.name == of.1);
         (rule, documents.iter().find_map(|document| text_of(&document.text, &of.0, &of.1)))
     });
-    let (rule, text) = found.await;
+    let (rule, text) = found.await?;
     let rule = rule.ok_or_else(|| no_rule(&domain, &name))?;
     let compared = match &rule.experiment {
         Some(_) => Some(control.experiment(&domain, &name).await),
@@ -159,8 +163,8 @@ pub(crate) async fn put_one(
     let on = made_on(&headers)?;
     let before = store.documents(on).await?;
     let PublishRule { text, reason } = wanted;
-    let edited = in_turn(move || edit(&before, &domain, |document| put_rule(document, &name, &text)));
-    let documents = edited.await?;
+    let edited = move |_: &Job| edit(&before, &domain, |document| put_rule(document, &name, &text));
+    let documents = jobs::RULES.run(&caller.actor.name, edited).await??;
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
 }
 
@@ -174,8 +178,8 @@ pub(crate) async fn delete_one(
     let store = editable(&control)?;
     let on = made_on(&headers)?;
     let before = store.documents(on).await?;
-    let edited = in_turn(move || edit(&before, &domain, |document| remove_rule(document, &name)));
-    let documents = edited.await?;
+    let edited = move |_: &Job| edit(&before, &domain, |document| remove_rule(document, &name));
+    let documents = jobs::RULES.run(&caller.actor.name, edited).await??;
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
 }
 
@@ -191,12 +195,13 @@ fn edit(
 
 pub(crate) async fn validate(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Body(wanted): Body<ValidateRules>,
 ) -> Answer<Response> {
-    in_turn(move || validated(&control, wanted)).await
+    jobs::RULES.run(&caller.actor.name, move |job| validated(&control, wanted, job)).await?
 }
 
-fn validated(control: &Control, wanted: ValidateRules) -> Answer<Response> {
+fn validated(control: &Control, wanted: ValidateRules, job: &Job) -> Answer<Response> {
     let base = control.running.lock().base.clone();
     let before = match &*base {
         Base::Documents(documents) => documents.clone(),
@@ -208,9 +213,14 @@ fn validated(control: &Control, wanted: ValidateRules) -> Answer<Response> {
             edit(&before, &domain, |document| put_rule(document, &rule, &text))?
         }
     };
-    let compiled = compile(&documents, control.clock.now());
+    let compiled = compile_while(&|| job.is_wanted(), &documents, control.clock.now());
     let (diagnostics, rules) = match &compiled {
-        Ok(rules) => (list(rules.warnings()), in_short(rules, &documents.to_documents())),
+        Ok(rules) => {
+            let running = control.limiter.snapshot();
+            let mut found = list(rules.warnings());
+            found.extend(lost_counters(rules, running.rules(), &documents));
+            (found, in_short(rules, &documents.to_documents()))
+        }
         Err(found) => (list(Some(found)), Vec::new()),
     };
     let diff = Diff::between(&before, &documents);
@@ -257,19 +267,7 @@ fn text_of(document: &str, domain: &str, name: &str) -> Option<String> {
 }
 
 fn in_short(rules: &RuleSet, documents: &[Document]) -> Vec<RuleInShort> {
-    let mut lines: HashMap<(String, String), usize> = HashMap::new();
-    for document in documents {
-        for one in outline(&document.text).unwrap_or_default() {
-            let domain = one.domain.unwrap_or_default();
-            let mut line = 1;
-            let mut counted = 0;
-            for place in one.rules {
-                line += document.text[counted..place.span.start].matches('\n').count();
-                counted = place.span.start;
-                lines.insert((domain.clone(), place.name), line);
-            }
-        }
-    }
+    let lines = lines_of(documents);
     let short = |rule: &Rule| RuleInShort {
         domain: rule.domain().to_owned(),
         name: rule.name().to_owned(),

@@ -1,34 +1,46 @@
 //! Sessions of the dashboard: a token, or the code of a log-in link, becomes a cookie.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Extension, Request, State};
+use axum::http::StatusCode;
 use axum::http::header::SET_COOKIE;
-use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, extract::FromRequest as _};
 use serde::{Deserialize, Serialize};
-use tidegate_core::Micros;
-use tidegate_rules::Timestamp;
-use tidegate_rulestore::{NewToken, Role, TokenKind};
+use serde_json::{Value, json};
+use tidegate_access::PeerGroup;
+use tidegate_rulestore::{Redeem, Role, RuleStore, Secret, TokenKind};
 
 use super::body::Body;
-use super::guard::{COOKIE_NAME, Caller, csrf_of, peer_of, verify};
+use super::caller::Caller;
+use super::cookie::{self, Scheme};
+use super::guard::{Attempt, csrf_of, peer_of};
 use super::problem::{Answer, Problem};
 use super::publish::can_edit;
-use super::when;
+use super::{tokens, when};
 use crate::control::Control;
 
 /// How long a log-in link works.
-const LINK_LASTS: Micros = Micros::from_secs(600);
+const LINK_LASTS: Duration = Duration::from_secs(600);
 
-/// How long a session lasts.
-const LASTS: Micros = Micros::from_secs(12 * 3_600);
+/// How long a session lasts, and a token that was made with a link.
+const LASTS: Duration = Duration::from_secs(12 * 3_600);
+const TOKEN_LASTS: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LogIn {
     token: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keep {
+    code: String,
+    name: String,
 }
 
 #[derive(Serialize)]
@@ -52,7 +64,7 @@ fn session_of(control: &Control, caller: &Caller) -> Session {
     Session {
         name: caller.actor.name.clone(),
         role: caller.actor.role,
-        csrf: caller.session.as_ref().map(csrf_of),
+        csrf: caller.session().map(csrf_of),
         expires_at: caller.expires.map(when::text),
         environment: control.environment.clone(),
         editable: can_edit(control),
@@ -60,56 +72,93 @@ fn session_of(control: &Control, caller: &Caller) -> Session {
 }
 
 pub(crate) async fn log_in(State(control): State<Arc<Control>>, request: Request) -> Answer<Response> {
-    let peer = peer_of(&request);
+    let (peer, scheme, headers) = (peer_of(&request), scheme_of(&request), request.headers().clone());
     let Body(LogIn { token }) = Body::from_request(request, &()).await?;
-    let caller = verify(&control, peer, token.as_bytes(), TokenKind::LogIn).await?;
-    let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
-    let now = control.clock.now();
-    let end = Timestamp::from_micros(now.as_micros() + LASTS.get());
-    // A session never outlives the token that it was made with.
-    let expires = caller.expires.map_or(end, |expires| expires.min(end));
-    let new = NewToken {
-        kind: TokenKind::Session,
-        name: caller.actor.name.clone(),
-        role: caller.actor.role,
-        expires: Some(expires),
+    let store = database(&control)?;
+    let attempt = Attempt::of(&control, peer)?;
+    let Some(caller) = open(&control, store, token.as_bytes(), peer).await? else {
+        return Err(refuse(&control, store, attempt, token.as_bytes()).await?);
     };
-    let (_, secret) = store.create_token(&new, &caller.actor, now).await?;
-    store.note(&caller.actor, now, "login", &caller.actor.name, &serde_json::json!({ "from": peer })).await?;
-    let cookie = set_cookie(secret.reveal(), (expires.as_micros() - now.as_micros()) / 1_000_000);
-    let caller = Caller { expires: Some(expires), session: Some(secret), ..caller };
+    let now = control.clock.now();
+    store.note(&caller.actor, now, "login", &caller.actor.name, &json!({ "from": peer })).await?;
+    let secret = caller.session().map(Secret::reveal).unwrap_or_default();
+    let left_us = caller.expires.map_or(0, |end| end.as_micros().saturating_sub(now.as_micros()));
+    let cookie = cookie::set(&headers, scheme, secret, left_us / 1_000_000);
     Ok(([(SET_COOKIE, cookie)], Json(session_of(&control, &caller))).into_response())
+}
+
+/// For a person at the log-in page, or one with a link that was used or replaced.
+const ANOTHER_LINK: &str =
+    "`tidegate login` prints a link that signs in; each works once, until a newer one is made";
+
+/// Audits a failed log-in: what to answer.
+async fn refuse(control: &Control, store: &RuleStore, attempt: Attempt, given: &[u8]) -> Answer<Problem> {
+    store.note_failed_log_in(&attempt.peer_group().to_string(), control.clock.now()).await?;
+    Ok(attempt.failed(control, given).await?.hint(ANOTHER_LINK))
+}
+
+/// Opens a session with a token, or the code of a log-in link.
+async fn open(control: &Control, store: &RuleStore, given: &[u8], peer: IpAddr) -> Answer<Option<Caller>> {
+    let (now, peer) = (control.clock.now(), PeerGroup::of(peer).to_string());
+    let opened = match (code(given), Caller::find(control, given, TokenKind::Token).await?) {
+        (_, Some(caller)) => store.open_session(&caller.grant(), &peer, LASTS, now).await?,
+        (Some(code), None) => store.redeem(&code, Redeem::Session { peer: &peer }, LASTS, now).await?,
+        (None, None) => None,
+    };
+    Ok(opened.and_then(|(stored, secret)| Caller::of(control, stored, secret, TokenKind::Session)))
+}
+
+fn code(given: &[u8]) -> Option<Secret> {
+    std::str::from_utf8(given).ok().and_then(Secret::parse)
 }
 
 pub(crate) async fn log_out(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,
+    request: Request,
 ) -> Answer<Response> {
-    if let (Some(session), Some(store)) = (&caller.session, &control.store) {
-        store.end_session(session).await?;
+    if let (Some(session), Some(store)) = (caller.session(), &control.store) {
+        store.end_session(session.id(), None, &caller.actor, control.clock.now()).await?;
     }
-    Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, set_cookie("", 0))]).into_response())
+    let cookie = cookie::set(request.headers(), scheme_of(&request), "", 0);
+    Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, cookie)]).into_response())
 }
 
-/// `HttpOnly` and `SameSite`: scripts cannot read it, and other sites cannot send it.
-fn set_cookie(value: &str, seconds: u64) -> HeaderValue {
-    let cookie = format!("{COOKIE_NAME}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict");
-    HeaderValue::from_str(&cookie).expect("hexadecimal digits make a header")
+fn scheme_of(request: &Request) -> Scheme {
+    request.extensions().get::<Scheme>().copied().unwrap_or(Scheme::Http)
 }
 
-/// Creates a log-in code with the caller's own role.
+/// Creates a log-in code with the caller's own role, in place of the last one.
 pub(crate) async fn link(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,
-) -> Answer<(StatusCode, Json<serde_json::Value>)> {
-    let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
-    let now = control.clock.now();
-    let end = Timestamp::from_micros(now.as_micros() + LINK_LASTS.get());
-    let expires = caller.expires.map_or(end, |expires| expires.min(end));
-    let (name, role) = (caller.actor.name.clone(), caller.actor.role);
-    let new = NewToken { kind: TokenKind::LogIn, name: name.clone(), role, expires: Some(expires) };
-    let (_, code) = store.create_token(&new, &caller.actor, now).await?;
-    store.note(&caller.actor, now, "login.link", &name, &serde_json::json!({})).await?;
-    let body = serde_json::json!({ "code": code.reveal(), "role": role, "expires_at": when::text(expires) });
+) -> Answer<(StatusCode, Json<Value>)> {
+    let (store, now) = (database(&control)?, control.clock.now());
+    let made = store.make_link(&caller.grant(), LINK_LASTS, now).await?;
+    let (link, code) = made.ok_or_else(|| Problem::unauthorized("the token has ended"))?;
+    store.note(&caller.actor, now, "login.link", &caller.actor.name, &json!({})).await?;
+    let expires_at = link.expires.map(when::text);
+    let body = json!({ "code": code.reveal(), "role": link.role, "expires_at": expires_at });
     Ok((StatusCode::CREATED, Json(body)))
+}
+
+/// Exchanges the code of a log-in link for a token of a machine, with the link's role.
+pub(crate) async fn keep(State(control): State<Arc<Control>>, request: Request) -> Answer<Response> {
+    let peer = peer_of(&request);
+    let Body(Keep { code: given, name }) = Body::from_request(request, &()).await?;
+    let name = tokens::checked_name(&name)?;
+    let (store, now) = (database(&control)?, control.clock.now());
+    let attempt = Attempt::of(&control, peer)?;
+    let made = match code(given.as_bytes()) {
+        Some(code) => store.redeem(&code, Redeem::Token { name }, TOKEN_LASTS, now).await?,
+        None => None,
+    };
+    let Some((stored, secret)) = made else {
+        return Err(refuse(&control, store, attempt, given.as_bytes()).await?);
+    };
+    Ok((StatusCode::CREATED, Json(tokens::created(&stored, &secret))).into_response())
+}
+
+fn database(control: &Control) -> Answer<&RuleStore> {
+    control.store.as_ref().ok_or_else(Problem::no_database)
 }

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_limiter::BreakerState;
 use tidegate_rules::Timestamp;
-use tidegate_rulestore::AuditFilter;
+use tidegate_rulestore::{AUDIT_ACTIONS, AuditFilter};
 
-use super::body::Query;
+use super::body::{Body, Query};
+use super::caller::Caller;
 use super::problem::{Answer, Problem};
+use super::publish::check_reason;
 use super::when;
 use crate::control::{Control, NodeNote, RuleSource, why_missing};
 
@@ -73,11 +75,31 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
     })))
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LeadBody {
+    reason: String,
+}
+
+/// Makes this node's database the fleet's.
+pub(crate) async fn lead(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Body(LeadBody { reason }): Body<LeadBody>,
+) -> Answer<Json<Value>> {
+    let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
+    check_reason(&reason)?;
+    let detail = json!({ "reason": reason, "instead_of": control.note().lineage });
+    // Before it happens, so that it does not happen without.
+    store.note(&caller.actor, control.clock.now(), "nodes.lead", &control.node, &detail).await?;
+    control.take_over(store).await?.map_err(|error| Problem::unavailable(error.to_string()))?;
+    Ok(Json(json!({ "leads": true })))
+}
+
 /// Two nodes of one release with the same version but different rules, which is possible with rule files.
 fn who_runs_other_rules(notes: &[NodeNote]) -> Option<(&str, &str)> {
-    let rules = |note: &NodeNote| {
-        note.signals.as_ref().map(|told| told.rules.clone()).filter(|rules| !rules.is_empty())
-    };
+    // Of one moment with the version: the digest among the signals for alerts may be older.
+    let rules = |note: &NodeNote| Some(note.rules.clone()).filter(|rules| !rules.is_empty());
     let alike = |note: &NodeNote| (note.release.clone(), note.version);
     notes.iter().enumerate().find_map(|(place, one)| {
         let differs = |other: &&NodeNote| {
@@ -114,7 +136,8 @@ fn as_json(note: &NodeNote, this: bool, now_us: u64) -> Value {
     // How far its clock is ahead of this node's, as precisely as the age of its announcement is known.
     let ahead_ms = |clock_us: u64| {
         let ms = |us: u64| i64::try_from(us / 1_000).unwrap_or(i64::MAX);
-        ms(clock_us) + ms(note.last_seen_ms * 1_000) - ms(now_us)
+        let age = i64::try_from(note.last_seen_ms).unwrap_or(i64::MAX);
+        ms(clock_us).saturating_add(age).saturating_sub(ms(now_us))
     };
     value["clock_ahead_ms"] = (note.clock_us > 0).then(|| ahead_ms(note.clock_us)).into();
     value
@@ -184,5 +207,5 @@ pub(crate) async fn audit(
             })
         })
         .collect();
-    Ok(Json(json!({ "entries": entries, "next": next })))
+    Ok(Json(json!({ "entries": entries, "next": next, "actions": AUDIT_ACTIONS })))
 }

@@ -12,8 +12,8 @@ use tidegate_rules::{Mode, RuleSet, Timestamp, shadow_of};
 use tidegate_rulestore::put_rule;
 
 use super::body::{Body, Query};
+use super::caller::Caller;
 use super::decisions::{log_of, mask};
-use super::guard::Caller;
 use super::preview::{Touched, touched};
 use super::problem::{Answer, Problem};
 use super::publish::{Wanted, editable, publish};
@@ -65,6 +65,7 @@ pub(crate) async fn suggestions(
     let log = log_of(&control)?;
     let JoinedDemand { limits, nodes, missing } = control.demand(log, wanted.domain, wanted.rule).await;
     let snapshot = control.limiter.snapshot();
+    let waits = control.autopilot_waits.lock().clone();
     let mut rules: Vec<Value> = Vec::new();
     for limit in &limits {
         let shown = shown(limit, log, &caller);
@@ -78,6 +79,7 @@ pub(crate) async fn suggestions(
                 "domain": limit.domain,
                 "rule": limit.rule,
                 "shadow": is_shadow(snapshot.rules(), limit),
+                "autopilot": waits.get(&(limit.domain.clone(), limit.rule.clone())),
                 "limits": [shown],
             })),
         }

@@ -8,10 +8,10 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_rules::Timestamp;
-use tidegate_rulestore::{NewToken, Role, RuleStore, StoredToken, TokenKind};
+use tidegate_rulestore::{NewToken, Role, RuleStore, Secret, StoredToken};
 
 use super::body::{Body, Path};
-use super::guard::Caller;
+use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::Control;
@@ -48,19 +48,29 @@ pub(crate) async fn create(
     Body(wanted): Body<TokenBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let store = store(&control)?;
-    let name = wanted.name.trim();
+    let name = checked_name(&wanted.name)?;
+    let now = control.clock.now();
+    let lasts = wanted.expires_in.map(|span| when::span_us(&span, "expires_in")).transpose()?;
+    let expires = lasts.map(|lasts| Timestamp::from_micros(now.as_micros().saturating_add(lasts)));
+    let new = NewToken { name: name.to_owned(), role: wanted.role, expires };
+    let (stored, secret) = store.create_token(&new, &caller.actor, now).await?;
+    Ok((StatusCode::CREATED, Json(created(&stored, &secret))))
+}
+
+pub(crate) fn checked_name(name: &str) -> Answer<&str> {
+    let name = name.trim();
     if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
         let detail = format!("a name has 1 to {LONGEST_NAME} bytes, and no control characters");
         return Err(Problem::field("name", detail));
     }
-    let now = control.clock.now();
-    let lasts = wanted.expires_in.map(|span| when::span_us(&span, "expires_in")).transpose()?;
-    let expires = lasts.map(|lasts| Timestamp::from_micros(now.as_micros().saturating_add(lasts)));
-    let new = NewToken { kind: TokenKind::Token, name: name.to_owned(), role: wanted.role, expires };
-    let (stored, secret) = store.create_token(&new, &caller.actor, now).await?;
-    let mut body = as_json(&stored);
+    Ok(name)
+}
+
+/// A new token, with its secret.
+pub(crate) fn created(stored: &StoredToken, secret: &Secret) -> Value {
+    let mut body = as_json(stored);
     body["token"] = secret.reveal().into();
-    Ok((StatusCode::CREATED, Json(body)))
+    body
 }
 
 pub(crate) async fn revoke(

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_rulestore::{Diff, RuleStore, Version};
 
 use super::body::{Body, Path, Query};
-use super::guard::Caller;
+use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::publish::{Wanted, editable, leading, made_on, publish};
 use super::rules::Reason;
 use super::when;
 use crate::control::Control;
-use crate::low_priority::in_turn;
+use crate::jobs;
 
 const USUAL: u32 = 50;
 const MOST: u32 = 500;
@@ -42,6 +42,7 @@ pub(crate) struct Against {
 
 pub(crate) async fn list(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Query(page): Query<Page>,
 ) -> Answer<Json<Value>> {
     let most = if page.changes { MOST_WITH_CHANGES } else { MOST };
@@ -52,33 +53,42 @@ pub(crate) async fn list(
     let mut shown: Vec<Value> = versions.iter().map(as_json).collect();
     if page.changes {
         for (version, shown) in versions.iter().zip(&mut shown) {
-            shown["rules"] = changes(store, version).await?;
+            shown["rules"] = changes(store, &caller, version).await?;
         }
     }
     Ok(Json(json!({ "versions": shown, "next": next })))
 }
 
 /// The rules that a version changed.
-async fn changes(store: &RuleStore, version: &Version) -> Answer<Value> {
+async fn changes(store: &RuleStore, caller: &Caller, version: &Version) -> Answer<Value> {
     let old = store.documents(version.parent.unwrap_or_default()).await?;
     let new = store.documents(version.number).await?;
-    let diff = in_turn(move || Diff::between(&old, &new)).await;
-    Ok(json!(diff.rules))
+    let rules = move |_: &jobs::Job| json!(Diff::between(&old, &new).rules);
+    Ok(jobs::RULES.run(&caller.actor.name, rules).await?)
 }
 
-pub(crate) async fn one(State(control): State<Arc<Control>>, Path(number): Path<u64>) -> Answer<Json<Value>> {
+pub(crate) async fn one(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Path(number): Path<u64>,
+) -> Answer<Response> {
     let store = leading(&control)?;
     let version = find(store, number).await?;
     let mut body = as_json(&version);
-    body["documents"] = json!(store.documents(number).await?.to_documents());
-    Ok(Json(body))
+    let documents = store.documents(number).await?;
+    let written = move |_: &jobs::Job| {
+        body["documents"] = json!(documents.to_documents());
+        Json(body).into_response()
+    };
+    Ok(jobs::RULES.run(&caller.actor.name, written).await?)
 }
 
 pub(crate) async fn diff(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Path(number): Path<u64>,
     Query(Against { against }): Query<Against>,
-) -> Answer<Json<Diff>> {
+) -> Answer<Response> {
     let store = leading(&control)?;
     let version = find(store, number).await?;
     let against = match against {
@@ -86,8 +96,11 @@ pub(crate) async fn diff(
         None => version.parent.unwrap_or_default(),
     };
     let (old, new) = (store.documents(against).await?, store.documents(number).await?);
-    let diff = in_turn(move || Diff::between(&old, &new)).await;
-    Ok(Json(diff.of(Some(against).filter(|number| *number > 0), Some(number))))
+    let diff = move |_: &jobs::Job| {
+        let diff = Diff::between(&old, &new);
+        Json(diff.of(Some(against).filter(|number| *number > 0), Some(number))).into_response()
+    };
+    Ok(jobs::RULES.run(&caller.actor.name, diff).await?)
 }
 
 pub(crate) async fn rollback(

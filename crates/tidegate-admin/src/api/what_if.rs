@@ -1,13 +1,13 @@
 //! Replays recorded traffic through other rules: an uploaded log, or the sample of the last minutes.
 //!
-//! The engine of `tidegate replay`, on a low-priority thread. Few run at once, with bounded memory; other callers are asked
-//! to retry, or to use the command.
+//! The engine of `tidegate replay`, on a low-priority thread. Few run at once, with bounded memory; others wait for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, State};
+use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_decisions::DecisionLog;
@@ -17,20 +17,17 @@ use tidegate_replay::{
 use tidegate_rules::{Format, RuleSet};
 use tidegate_rulestore::{Document, DocumentSet, Role};
 use tidegate_store::MemoryConfig;
-use tokio::sync::Semaphore;
 
 use super::body::Body;
+use super::caller::Caller;
 use super::decisions::log_of;
-use super::guard::Caller;
 use super::preview;
 use super::problem::{Answer, Problem};
 use crate::control::Control;
-use crate::low_priority::at_low_priority;
+use crate::jobs::{self, Job};
 
 /// The largest request: rules, and a log of about 24 MB as a JSON string.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
-/// The most concurrent replays of uploads.
-const MOST_AT_ONCE: usize = 2;
 /// The most callers told apart per rule, and the number of callers named in each list.
 const MOST_CALLERS: usize = 100_000;
 const NAMED: usize = 10;
@@ -38,8 +35,6 @@ const NAMED: usize = 10;
 const MOST_PLAYED: u64 = 20_000_000;
 /// Bounds of the replay's store.
 const MEMORY: MemoryConfig = MemoryConfig::new().max_cells(1_000_000).max_log_bytes(64 << 20);
-
-static AT_ONCE: Semaphore = Semaphore::const_new(MOST_AT_ONCE);
 
 /// What to replay, and through which rules.
 #[derive(Deserialize)]
@@ -67,55 +62,58 @@ pub(crate) async fn replay(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,
     Body(asked): Body<WhatIf>,
-) -> Answer<Json<Value>> {
+) -> Answer<Response> {
     let proposes = asked.documents.is_some() || asked.against.is_some();
     if caller.actor.role == Role::Viewer && proposes && asked.log.is_none() {
         // As in preview.rs: from which rules match, a viewer could infer hidden values.
         return Err(Problem::forbidden("a viewer can replay the sample only through the rules in force")
             .hint("bring a log of your own, or ask an editor"));
     }
-    let place = AT_ONCE.try_acquire().map_err(|_| {
-        Problem::unavailable(format!("{MOST_AT_ONCE} replays are under way"))
-            .hint("try again in a moment, or use `tidegate replay`")
-    })?;
     let sample = match &asked.log {
         Some(_) => None,
         None => Some(preview::sample(&control, log_of(&control)?, None).await),
     };
-    let (nodes, missing) =
-        sample.as_ref().map_or_else(Default::default, |sample| (sample.nodes.clone(), json!(sample.missing)));
-    let (running, now, page) = (control.running.lock().base.clone(), control.clock.now(), asked.html);
-    let names = control.metrics.decisions().cloned();
-    let played = at_low_priority(move || {
-        // Held until the replay is done, even if its caller is gone.
-        let _place = place;
-        let in_force = || running.compile(now).map_err(|found| Problem::invalid_rules(&found));
-        let rules = compiled(asked.documents.as_ref(), "documents", &in_force)?;
-        let against = compiled(asked.against.as_ref(), "against", &in_force)?;
-        match (&asked.log, sample) {
-            (Some(log), _) => log_played(&asked, log, rules, against, MOST_PLAYED),
+    let (running, now) = (control.running.lock().base.clone(), control.clock.now());
+    let (names, role) = (control.metrics.decisions().cloned(), caller.actor.role);
+    let played = move |job: &Job| {
+        let in_force = || {
+            running.compile_while(&|| job.is_wanted(), now).map_err(|found| Problem::invalid_rules(&found))
+        };
+        let rules = compiled(asked.documents.as_ref(), "documents", &in_force, job)?;
+        let against = compiled(asked.against.as_ref(), "against", &in_force, job)?;
+        let (mut report, hidden) = match (&asked.log, &sample) {
+            (Some(log), _) => log_played(&asked, log, rules, against, (MOST_PLAYED, job))?,
             (None, sample) => {
-                let (lines, since_us) = sample.map_or_else(Default::default, |one| (one.lines, one.since_us));
-                let log = names.ok_or_else(|| Problem::field("log", "this node keeps no decisions"))?;
-                Ok(preview::report(rules, Some(against), (&lines, since_us), log.names()))
+                let (lines, since_us) =
+                    sample.as_ref().map_or((&[][..], 0), |one| (&one.lines[..], one.since_us));
+                let log =
+                    names.as_ref().ok_or_else(|| Problem::field("log", "this node keeps no decisions"))?;
+                preview::report(rules, Some(against), (lines, since_us), log.names(), job)
             }
+        };
+        if let (Role::Viewer, Some(log)) = (role, &names) {
+            mask(&mut report, log);
         }
-    });
-    let (mut report, hidden) = played.await?;
-    if caller.actor.role == Role::Viewer
-        && let Some(log) = control.metrics.decisions()
-    {
-        mask(&mut report, log);
-    }
-    let mut value = serde_json::to_value(&report).unwrap_or_default();
-    value["sentence"] = preview::sentence(&report).into();
+        Ok(shown(&report, &hidden, sample.as_ref(), asked.html))
+    };
+    jobs::REPLAYS.run(&caller.actor.name, played).await?
+}
+
+fn shown(
+    report: &Report,
+    hidden: &std::collections::BTreeSet<String>,
+    sample: Option<&preview::Sample>,
+    page: bool,
+) -> Response {
+    let mut value = serde_json::to_value(report).unwrap_or_default();
+    value["sentence"] = preview::sentence(report).into();
     value["hidden_attributes"] = json!(hidden);
-    value["nodes"] = json!(nodes);
-    value["missing"] = missing;
+    value["nodes"] = json!(sample.map(|sample| &sample.nodes[..]).unwrap_or_default());
+    value["missing"] = sample.map_or(Value::Null, |sample| json!(sample.missing));
     if page {
-        value["html"] = html(&report).into();
+        value["html"] = html(report).into();
     }
-    Ok(Json(value))
+    Json(value).into_response()
 }
 
 /// Replaces callers by hashes, as viewers see them everywhere, also in the HTML page.
@@ -133,13 +131,15 @@ fn compiled(
     given: Option<&Vec<Document>>,
     field: &str,
     in_force: &impl Fn() -> Answer<RuleSet>,
+    job: &Job,
 ) -> Answer<RuleSet> {
     let Some(documents) = given else { return in_force() };
     if documents.is_empty() {
         return Err(Problem::field(field, "there is no document in it"));
     }
     let sources = DocumentSet::new(documents.clone());
-    RuleSet::compile(&sources.sources(), Format::Native).map_err(|found| Problem::invalid_rules(&found))
+    let groups = [(&sources.sources()[..], Format::Native)];
+    RuleSet::compile_while(&|| job.is_wanted(), &groups, None).map_err(|found| Problem::invalid_rules(&found))
 }
 
 type Played = (Report, std::collections::BTreeSet<String>);
@@ -149,7 +149,7 @@ fn log_played(
     log: &str,
     rules: RuleSet,
     against: RuleSet,
-    most_played: u64,
+    (most_played, job): (u64, &Job),
 ) -> Answer<Played> {
     let mut reader = Reader::new(log.as_bytes());
     let unreadable = |_| Problem::field("log", "it cannot be read");
@@ -165,6 +165,7 @@ fn log_played(
     let too_many = |replay: &Replay| match replay.requests() > most_played {
         true => Err(Problem::field("log", format!("its lines stand for more than {most_played} requests"))
             .hint("play it with `tidegate replay`")),
+        false if !job.is_wanted() => Err(Problem::field("log", "nobody waits for the replay")),
         false => Ok(()),
     };
     if parser.format() == LogFormat::Tidegate {
@@ -248,7 +249,8 @@ mod tests {
         };
         let line = r#"{"time_us":1800057600000000,"domain":"api","verdict":"refused","n":9,"attributes":{"user":"a"}}"#;
         let asked: WhatIf = serde_json::from_str("{}").unwrap();
-        let play = |most| log_played(&asked, &[line; 3].join("\n"), rules(), rules(), most);
+        let play =
+            |most| log_played(&asked, &[line; 3].join("\n"), rules(), rules(), (most, &Job::default()));
         let (report, _) = play(27).unwrap();
         assert_eq!((report.requests, report.refused.now), (27, 25));
         // Requests that wait in the merge count too, and are not replayed beyond the bound.
@@ -257,7 +259,9 @@ mod tests {
             RuleSet::compile(&[Source::new("a", text)], Format::Native).unwrap()
         };
         let racing = line.replace("\"n\":9", "\"n\":9,\"answered_in_us\":90000");
-        assert!(log_played(&asked, &[&*racing; 3].join("\n"), slots(), slots(), 26).is_err());
+        assert!(
+            log_played(&asked, &[&*racing; 3].join("\n"), slots(), slots(), (26, &Job::default())).is_err()
+        );
         let told = format!("{:?}", play(26).unwrap_err());
         assert!(told.contains("more than 26 requests") && told.contains("tidegate replay"), "{told}");
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop, join_demands};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
@@ -46,7 +46,7 @@ pub(crate) enum Question {
 #[serde(tag = "told", rename_all = "snake_case")]
 pub(crate) enum NodeAnswer {
     Decisions {
-        decisions: Vec<Value>,
+        decisions: Vec<Map<String, Value>>,
         fit: u64,
         stand_for: u64,
         oldest_us: Option<u64>,

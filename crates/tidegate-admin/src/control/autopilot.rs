@@ -102,18 +102,26 @@ impl Steered {
 impl Control {
     /// Steps the rules that set `autopilot`, for as long as the node runs.
     pub(super) async fn autopilot(self: &Arc<Self>) {
-        let (Some(store), RuleSource::Database) = (&self.store, &self.source) else { return };
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut look_at: HashMap<(String, String), Timestamp> = HashMap::new();
         let mut last_alert = None;
         loop {
             ticks.tick().await;
-            let Some(log) = self.metrics.decisions().filter(|_| self.leads()) else { continue };
             let (now, steered) = (self.clock.now(), self.steered());
+            self.autopilot_waits.lock().retain(|(domain, rule), _| {
+                steered.iter().any(|one| one.domain == *domain && one.rule == *rule)
+            });
             if steered.is_empty() {
                 continue;
             }
+            let (store, log) = match self.can_steer() {
+                Ok(parts) => parts,
+                Err(why) => {
+                    steered.iter().for_each(|one| self.note_wait(one, why));
+                    continue;
+                }
+            };
             if matches!(self.fleets_alert().await, Ok(Some(_))) {
                 last_alert = Some(now);
             }
@@ -127,8 +135,40 @@ impl Control {
                 }
                 *due = now + one.pilot.every.min(LOOK_AGAIN);
                 if let Err(error) = self.steer(store, log, one, last_alert).await {
-                    tracing::debug!(%error, "the autopilot cannot read or publish rules");
+                    self.note_wait(one, &error.to_string());
                 }
+            }
+        }
+    }
+
+    /// What every step needs, or why there can be none.
+    fn can_steer(&self) -> Result<(&RuleStore, &Arc<DecisionLog>), &'static str> {
+        if self.source != RuleSource::Database {
+            return Err("the rules come from files, and it changes only those of a database");
+        }
+        let store =
+            self.store.as_ref().ok_or("this node has no database: the node that has it makes the steps")?;
+        if !self.leads() {
+            return Err("the fleet follows another node's database: that node makes the steps");
+        }
+        let log = self
+            .metrics
+            .decisions()
+            .ok_or("there is no decision log (`decision_log`) to learn demand from")?;
+        Ok((store, log))
+    }
+
+    /// Records why a rule's limit stays. Logged when the reason changes, other than in its numbers.
+    fn note_wait(&self, one: &Steered, why: &str) {
+        let name = (one.domain.clone(), one.rule.clone());
+        let before = self.autopilot_waits.lock().insert(name, why.to_owned());
+        let words = |text: &str| text.replace(|one: char| one.is_ascii_digit(), "");
+        match before.is_none_or(|before| words(&before) != words(why)) {
+            true => {
+                tracing::info!(domain = one.domain, rule = one.rule, "the autopilot makes no step: {why}")
+            }
+            false => {
+                tracing::debug!(domain = one.domain, rule = one.rule, why, "the autopilot makes no step")
             }
         }
     }
@@ -182,7 +222,7 @@ impl Control {
         match next(&known) {
             Ok((limit, why)) => self.publish_step(store, on, one, (limit, &why)).await,
             Err(why) => {
-                tracing::debug!(domain = one.domain, rule = one.rule, why, "the autopilot makes no step");
+                self.note_wait(one, &why);
                 Ok(())
             }
         }
@@ -200,22 +240,14 @@ impl Control {
             .get(&one.domain)
             .and_then(|document| with_limit(document, (&one.domain, &one.rule), 0, limit));
         let Some(changed) = changed else {
-            tracing::debug!(
-                rule = one.rule,
-                "its number is not written in its limit, so the autopilot cannot change it"
-            );
+            self.note_wait(one, "its number is not written in its limit, so it cannot be changed there");
             return Ok(());
         };
         let documents = before.with(&one.domain, changed);
         let (wanted, now) = (documents.clone(), self.clock.now());
         // The algorithm's own bound may be tighter than the operator's.
         if at_low_priority(move || compile(&wanted, now).is_err()).await {
-            tracing::warn!(
-                domain = one.domain,
-                rule = one.rule,
-                limit,
-                "the autopilot's next limit does not compile"
-            );
+            self.note_wait(one, &format!("the next limit, {limit}, does not compile"));
             return Ok(());
         }
         let reason = format!("{}{} -> {limit}: {why}", one.reason(), one.limit);

@@ -44,13 +44,17 @@ pub struct PublishedSet {
     pub documents: Vec<Document>,
     /// The overrides.
     pub key_overrides: Vec<KeyOverride>,
+    /// Its place in the order of publications, if they are signed; otherwise 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub serial: u64,
 }
 
 impl PublishedSet {
     /// The revision that heartbeats return; it grows with every change of rules or overrides.
     #[must_use]
     pub fn revision(&self) -> u64 {
-        self.version + self.overrides
+        // Saturating: the numbers come from Redis.
+        self.version.saturating_add(self.overrides)
     }
 
     /// What a heartbeat returns for this set.
@@ -82,6 +86,9 @@ pub struct ChangesSince {
     pub marks: Marks,
     /// The changes, oldest first, without gaps.
     pub changes: Vec<OverrideChange>,
+    /// Their place in the order of publications, if they are signed; otherwise 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub serial: u64,
 }
 
 impl ChangesSince {
@@ -89,7 +96,14 @@ impl ChangesSince {
     #[must_use]
     pub fn none(set: &PublishedSet) -> Self {
         let (lineage, version, overrides) = (set.lineage.clone(), set.version, set.overrides);
-        ChangesSince { lineage, version, overrides, marks: set.marks, changes: Vec::new() }
+        ChangesSince {
+            lineage,
+            version,
+            overrides,
+            marks: set.marks,
+            changes: Vec::new(),
+            serial: set.serial,
+        }
     }
 
     /// The revision of the overrides after these changes.
@@ -108,7 +122,7 @@ impl ChangesSince {
     /// What a heartbeat returns for the set with these changes.
     #[must_use]
     pub fn heard(&self) -> Heard {
-        let (lineage, revision) = (self.lineage.clone(), self.version + self.until());
+        let (lineage, revision) = (self.lineage.clone(), self.version.saturating_add(self.until()));
         Heard { lineage, revision, mark: mark_of(self.marks()) }
     }
 
@@ -117,7 +131,7 @@ impl ChangesSince {
     pub fn apply(self, mut set: PublishedSet) -> PublishedSet {
         if self.follow(&set) {
             let have = set.overrides;
-            (set.overrides, set.marks) = (self.until(), self.marks());
+            (set.overrides, set.marks, set.serial) = (self.until(), self.marks(), self.serial);
             let all = &mut set.key_overrides;
             self.changes.into_iter().filter(|one| one.revision > have).for_each(|one| one.apply(all));
         }
@@ -150,6 +164,8 @@ pub struct NodeNote {
     pub version: u64,
     /// The revision of the overrides it runs.
     pub overrides: u64,
+    /// A digest of the rules it runs, of the same moment as the version; empty from earlier releases.
+    pub rules: String,
     /// The database whose rules or overrides it runs.
     pub lineage: String,
     /// Whether it has that database, so that changes are made there.
@@ -177,6 +193,12 @@ pub struct NodeNote {
     pub signals: Option<Signals>,
     /// Its clock at the time of this note, in microseconds since 1970; 0 if unknown.
     pub clock_us: u64,
+    /// The serial of the last publication that it accepted; 0 if it checks none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub serial: u64,
+    /// Whether it cannot read what is published: the publisher writes the whole set again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cannot_read: bool,
     /// The age of this note.
     #[serde(skip_deserializing)]
     pub last_seen_ms: u64,
@@ -209,6 +231,21 @@ impl NodeNote {
             }
         })
     }
+}
+
+impl NodeNote {
+    /// The note of a node that does not sign with the fleet's secret: anyone who can write to Redis could have written it,
+    /// so it is shown, and nothing is done because of it.
+    #[must_use]
+    pub fn unsigned(self) -> NodeNote {
+        let why = "its heartbeat is not signed with this fleet's secret (`store.fleet_secret`)".to_owned();
+        NodeNote { signals: None, serial: 0, cannot_read: false, error: Some(why), ..self }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The most lost nodes remembered: a process in a crash loop would fill every list.
@@ -277,6 +314,20 @@ pub enum FleetError {
         /// Its format.
         found: u32,
     },
+    /// It is not signed, or not with this fleet's secret.
+    #[error(
+        "{what} in Redis is not signed with this fleet's secret: a node without `store.fleet_secret` wrote it, or somebody \
+         else who can write to Redis"
+    )]
+    Unsigned {
+        /// What was read.
+        what: &'static str,
+    },
+    /// It is signed, and older than what this node accepted before.
+    #[error(
+        "the published set in Redis is older than one that this node had before: Redis lost writes, or somebody put it back"
+    )]
+    Outdated,
 }
 
 /// The result of a call to the fleet.
@@ -297,6 +348,9 @@ pub trait Fleet: Send + Sync + 'static {
 
     /// The changes since the stored set, if there is a set.
     fn fetch_changes(&self) -> NoteFuture<'_, Option<ChangesSince>>;
+
+    /// Writes a set over the one of whatever database is there, because a person wants it.
+    fn take_over(&self, set: PublishedSet) -> NoteFuture<'_, ()>;
 
     /// Extends the lifetime of the stored set.
     fn keep(&self) -> NoteFuture<'_, ()>;
@@ -339,8 +393,13 @@ pub trait Fleet: Send + Sync + 'static {
     /// Forgets a question and its answers.
     fn forget(&self, id: u64) -> NoteFuture<'_, ()>;
 
-    /// What heartbeats return.
+    /// What heartbeats return, if it can be trusted; otherwise as if nothing were published.
     fn heard(&self) -> watch::Receiver<Heard>;
+
+    /// Why what the last heartbeat returned cannot be trusted, if so.
+    fn distrust(&self) -> Option<String> {
+        None
+    }
 
     /// Whether other nodes can exist.
     fn is_shared(&self) -> bool;
@@ -371,6 +430,10 @@ impl Fleet for Alone {
 
     fn publish_changes<'a>(&'a self, _: &'a ChangesSince, _: &'a ChangesSince) -> NoteFuture<'a, bool> {
         Box::pin(async { Ok(true) })
+    }
+
+    fn take_over(&self, _: PublishedSet) -> NoteFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     fn fetch_changes(&self) -> NoteFuture<'_, Option<ChangesSince>> {

@@ -10,6 +10,7 @@ use tidegate_rules::RuleChanges;
 use tidegate_rulestore::{Error, Head, KeyOverride, MOST_OVERRIDES, RuleStore, Watch, ended_long_ago};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::distribution::Retry;
 use super::fleet::{
     CHANGES_BESIDE, ChangesSince, FleetError, Heard, NEWEST_FORMAT, NodeNote, PublishedSet, mark_of,
 };
@@ -37,6 +38,7 @@ struct LastPublished {
     head: Option<Head>,
     at: Instant,
     kept: Instant,
+    retry: Retry,
 }
 
 impl Control {
@@ -95,7 +97,8 @@ impl Control {
     async fn follow_database(self: &Arc<Self>) {
         let Some(store) = &self.store else { return };
         let mut watch: Watch = store.watch();
-        let mut last = LastPublished { head: None, at: Instant::now(), kept: Instant::now() };
+        let now = Instant::now();
+        let mut last = LastPublished { head: None, at: now, kept: now, retry: Retry::default() };
         let mut found = store.head().await;
         loop {
             match found {
@@ -138,44 +141,62 @@ impl Control {
         let own = self.heard_of(head);
         // Heartbeats do not yet return what was published a moment ago.
         let forgotten = heard != own && last.at.elapsed() >= HEARD_WITHIN;
-        if last.head != Some(head) || forgotten {
-            *last = LastPublished { head: Some(head), at: Instant::now(), kept: Instant::now() };
+        if last.head != Some(head) || forgotten || last.retry.has_failed() {
+            if !last.retry.is_due(head, Instant::now()) {
+                return Ok(());
+            }
+            (last.head, last.at, last.kept) = (Some(head), Instant::now(), Instant::now());
             // The database changes before the fleet learns of it. So a fleet that knows a higher revision has it from before
             // a restore.
             let set_back = forgotten && heard.revision > own.revision;
-            if set_back || !self.publish_override_changes(store, head).await? {
-                self.publish_set(store, head, set_back).await?;
-            }
+            let published = match !set_back && self.publish_override_changes(store, head).await? {
+                true => Ok(()),
+                false => self.publish_set(store, head, set_back).await?,
+            };
+            last.retry.ended(head, &published, Instant::now());
+            self.note_distribution(head, &published);
         } else if last.kept.elapsed() >= KEEP_EVERY {
             last.kept = Instant::now();
-            match self.all_read(CHANGES_BESIDE).await {
-                true => self.logged(self.fleet.keep().await),
+            // Somebody else may have written it, under the revision that is in use.
+            let is_ours =
+                !matches!(self.fleet.fetch().await, Err(error) if !matches!(error, FleetError::Store(_)));
+            let published = match is_ours && self.all_read(CHANGES_BESIDE).await {
+                true => self.fleet.keep().await,
                 // A node that does not read changes may have joined since they were published.
                 false => self.publish_set(store, head, false).await?,
-            }
+            };
+            last.retry.ended(head, &published, Instant::now());
+            self.note_distribution(head, &published);
         }
         Ok(())
     }
 
     /// Publishes the whole set to the fleet.
-    async fn publish_set(&self, store: &RuleStore, head: Head, set_back: bool) -> Result<(), Error> {
+    async fn publish_set(
+        &self,
+        store: &RuleStore,
+        head: Head,
+        set_back: bool,
+    ) -> Result<Result<(), FleetError>, Error> {
         let set = match self.running_set(head) {
             Some(set) => set,
             None => self.read(store).await?,
         };
-        self.logged(self.fleet.publish(set, set_back).await);
-        Ok(())
+        Ok(self.fleet.publish(set, set_back).await)
     }
 
-    /// Whether every node reads this format: an earlier release would miss what is written in it.
+    /// Whether every node reads this format, and what is published in it: an earlier release would miss what is written in
+    /// it, and what is in Redis may be damaged.
     async fn all_read(&self, format: u32) -> bool {
-        self.fleet.nodes().await.is_ok_and(|notes| notes.iter().all(|note| note.format >= format))
+        let reads = |note: &NodeNote| note.format >= format && !note.cannot_read;
+        self.fleet.nodes().await.is_ok_and(|notes| notes.iter().all(reads))
     }
 
     /// What a heartbeat returns once the database's current state is published.
     fn heard_of(&self, head: Head) -> Heard {
         let lineage = self.lineage.get().cloned().unwrap_or_default();
-        Heard { lineage, revision: head.version + head.overrides, mark: mark_of(head.marks) }
+        let revision = head.version.saturating_add(head.overrides);
+        Heard { lineage, revision, mark: mark_of(head.marks) }
     }
 
     /// Publishes the override changes since the set that the fleet has; false if the fleet needs a new set.
@@ -204,15 +225,19 @@ impl Control {
         Ok(published.unwrap_or_default())
     }
 
-    fn logged(&self, published: Result<(), FleetError>) {
-        match published {
-            Ok(()) => {}
-            // A lost store is logged once, by the limiter.
-            Err(FleetError::Store(why)) => {
-                tracing::debug!(%why, "cannot publish the rules to the other nodes")
-            }
-            Err(error) => tracing::warn!(%error, "cannot publish the rules to the other nodes"),
+    /// Makes this node's database the fleet's: its rules and overrides replace those that the other nodes run.
+    pub(crate) async fn take_over(
+        self: &Arc<Self>,
+        store: &RuleStore,
+    ) -> Result<Result<(), FleetError>, Error> {
+        let set = self.read(store).await?;
+        let _reading = self.reading_published.lock().await;
+        if let Err(error) = self.fleet.take_over(set.clone()).await {
+            return Ok(Err(error));
         }
+        self.follow(set).await;
+        self.follows.store(false, Ordering::Relaxed);
+        Ok(Ok(()))
     }
 
     /// Follows the other nodes if this one does not lead or cannot reach its database.
@@ -221,7 +246,7 @@ impl Control {
         loop {
             let published = heard.borrow_and_update().clone();
             let news = !self.runs(&published);
-            let mut unreadable = None;
+            let mut unreadable = self.fleet.distrust();
             if self.leads() && self.database_error.borrow().is_none() {
                 if news {
                     self.recheck.notify_one();
@@ -323,6 +348,7 @@ impl Control {
             marks: head.marks,
             documents,
             key_overrides,
+            serial: 0,
         })
     }
 
@@ -356,6 +382,9 @@ impl Control {
         let (version, overrides) = (set.version, set.key_overrides.len());
         match self.take_set(set).await {
             Ok(Some(changes)) => {
+                for lost in &changes.lost {
+                    tracing::warn!(hint = lost.hint, "{}", lost.message);
+                }
                 let rules = self.limiter.snapshot().rules().rules().len();
                 tracing::info!(version, rules, "rules reloaded: {changes}");
             }
@@ -387,8 +416,9 @@ impl Control {
     fn follows_another(&self) {
         if !self.follows.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the other nodes use another database: this node follows them, and changes are made there; \
-                 copy that database here, or set `admin.database: none`"
+                "the other nodes use another database: this node follows them, and changes are made there. If this node's \
+                 database should be the fleet's instead: POST /admin/v1/nodes/lead (admin). To follow without this warning: \
+                 `admin.database: none`"
             );
         }
     }
@@ -438,6 +468,7 @@ impl Control {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             version: running.revision.version,
             overrides: running.revision.overrides,
+            rules: format!("{:016x}", running.digest),
             lineage: running.revision.lineage.clone(),
             leads,
             error: running.refused.as_ref().map(|(_, why)| why).or(running.unreadable.as_ref()).cloned(),
@@ -450,6 +481,8 @@ impl Control {
             layout: self.layout.clone(),
             signals: self.signals.lock().clone(),
             clock_us: self.clock.now().as_micros(),
+            serial: 0,
+            cannot_read: running.unreadable.is_some() && !leads,
             format: NEWEST_FORMAT,
             last_seen_ms: 0,
         }

@@ -6,6 +6,7 @@
 
 mod asking;
 mod autopilot;
+mod distribution;
 mod experiment;
 mod fleet;
 mod follow;
@@ -15,7 +16,7 @@ mod running;
 mod telling;
 mod watched;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -33,6 +34,7 @@ use crate::metrics::Metrics;
 
 pub use asking::MOST_ANSWER_BYTES;
 pub(crate) use asking::{JoinedDemand, Missing, NodeAnswer, Question, why_missing};
+pub(crate) use distribution::Distribution;
 pub use fleet::{
     Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, NEWEST_FORMAT,
     NodeNote, NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
@@ -41,7 +43,7 @@ pub use follow::LastSecond;
 pub(crate) use history::{History, Latencies, Series, Totals, Window};
 pub(crate) use merged::merged;
 pub use merged::{HistoryChunk, HistoryRow, Resolution};
-pub(crate) use running::{Base, Running, compile, runtime};
+pub(crate) use running::{Base, Running, compile, compile_while, runtime};
 pub use running::{CompileFailure, RuleSource};
 pub use watched::CallerWatch;
 
@@ -126,6 +128,8 @@ pub struct Control {
     pub(crate) lineage: OnceLock<String>,
     /// Whether the warning that the fleet follows another database was already logged.
     pub(crate) follows: AtomicBool,
+    /// What this node last published to the others, or could not.
+    pub(crate) distribution: watch::Sender<Distribution>,
     /// Wakes the database follower before the database notifies it of a change.
     pub(crate) recheck: Notify,
     /// Why the database does not answer; `None` while it does.
@@ -134,13 +138,16 @@ pub struct Control {
     pub(crate) events: broadcast::Sender<Event>,
     /// One permit per event listener.
     pub(crate) listeners: Arc<Semaphore>,
-    pub(crate) guesses: Guesses,
+    /// Wrong tokens and log-in codes, by address, whichever way they were given.
+    pub(crate) guesses: Arc<Guesses>,
     /// The alerts; set only if this node watches for them.
     pub(crate) alerts: OnceLock<Arc<AlertDesk>>,
     /// The signals for alerts that this node announces to the others.
     pub(crate) signals: Mutex<Option<Signals>>,
     /// The ids of this node's own questions to the fleet, newest last: it must not answer them itself.
     pub(crate) own_questions: Mutex<VecDeque<u64>>,
+    /// Why the autopilot last made no step, by domain and rule; only of rules in use.
+    pub(crate) autopilot_waits: Mutex<BTreeMap<(String, String), String>>,
     pub(crate) started_us: u64,
 }
 
@@ -169,15 +176,17 @@ impl Control {
             reading_published: tokio::sync::Mutex::default(),
             lineage: OnceLock::new(),
             follows: AtomicBool::new(false),
+            distribution: watch::Sender::new(Distribution::default()),
             recheck: Notify::new(),
             database_error: watch::Sender::new(None),
             history: Mutex::new(History::new()),
             events: broadcast::Sender::new(MOST_WAITING_EVENTS),
             listeners: Arc::new(Semaphore::new(MOST_LISTENERS)),
-            guesses: Guesses::default(),
+            guesses: Arc::default(),
             alerts: OnceLock::new(),
             signals: Mutex::default(),
             own_questions: Mutex::default(),
+            autopilot_waits: Mutex::default(),
             started_us,
         })
     }

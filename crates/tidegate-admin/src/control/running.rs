@@ -49,6 +49,8 @@ pub(crate) struct Running {
     /// Why the published set cannot be read.
     pub(crate) unreadable: Option<String>,
     pub(crate) warnings: Option<Diagnostics>,
+    /// A digest of the rules.
+    pub(crate) digest: u64,
     /// Overrides that have no effect, by id, and why.
     pub(crate) without_effect: Arc<Vec<(String, String)>>,
 }
@@ -78,12 +80,21 @@ impl Revision {
 impl Base {
     /// Compiles the rules without overrides, effective at `now`.
     pub(crate) fn compile(&self, now: Timestamp) -> Result<RuleSet, Diagnostics> {
+        self.compile_while(&|| true, now)
+    }
+
+    /// The same for somebody who may leave.
+    pub(crate) fn compile_while(
+        &self,
+        wanted: &dyn Fn() -> bool,
+        now: Timestamp,
+    ) -> Result<RuleSet, Diagnostics> {
         match self {
-            Base::Documents(documents) => compile(documents, now),
+            Base::Documents(documents) => compile_while(wanted, documents, now),
             Base::Files(files) => {
                 let groups: Vec<(&[Source], Format)> =
                     files.iter().map(|(source, format)| (std::slice::from_ref(source), *format)).collect();
-                RuleSet::compile_at(&groups, Some(now))
+                RuleSet::compile_while(wanted, &groups, Some(now))
             }
         }
     }
@@ -105,7 +116,16 @@ impl Base {
 
 /// Compiles documents, effective at `now`.
 pub(crate) fn compile(documents: &DocumentSet, now: Timestamp) -> Result<RuleSet, Diagnostics> {
-    RuleSet::compile_at(&[(&documents.sources(), Format::Native)], Some(now))
+    compile_while(&|| true, documents, now)
+}
+
+/// The same for somebody who may leave.
+pub(crate) fn compile_while(
+    wanted: &dyn Fn() -> bool,
+    documents: &DocumentSet,
+    now: Timestamp,
+) -> Result<RuleSet, Diagnostics> {
+    RuleSet::compile_while(wanted, &[(&documents.sources(), Format::Native)], Some(now))
 }
 
 impl Control {
@@ -114,6 +134,7 @@ impl Control {
         let mut running = self.running.lock();
         running.base = Arc::new(Base::Files(files));
         running.warnings = self.limiter.snapshot().rules().warnings().cloned();
+        running.digest = self.metrics.rules_digest();
     }
 
     /// Takes the rules of files into use, with the current overrides, and returns the changes. Compiling may take long: do
@@ -202,6 +223,7 @@ impl Control {
         let changes = compiled.is_some().then(|| rules.changes_since(before.rules()));
         self.limiter.replace_rules(rules);
         self.metrics.reloaded(&self.limiter.snapshot());
+        wanted.digest = self.metrics.rules_digest();
         if self.source == RuleSource::Database {
             self.metrics.runs_version(wanted.revision.version);
         }
@@ -226,11 +248,12 @@ impl Control {
         let revision = running.revision;
         PublishedSet {
             lineage: revision.lineage,
-            version: revision.published - revision.overrides,
+            version: revision.published.saturating_sub(revision.overrides),
             overrides: revision.overrides,
             marks: revision.marks,
             documents: running.base.documents(),
             key_overrides: running.overrides.to_vec(),
+            serial: 0,
         }
     }
 }

@@ -105,7 +105,9 @@ fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> NodeAnswer
         if bytes > most_bytes {
             break;
         }
-        decisions.push(serde_json::to_value(&**record).unwrap_or_default());
+        if let Ok(serde_json::Value::Object(decision)) = serde_json::to_value(&**record) {
+            decisions.push(decision);
+        }
     }
     let cut = decisions.len() < found.records.len();
     NodeAnswer::Decisions {

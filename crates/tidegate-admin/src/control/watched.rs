@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tidegate_decisions::{By, DecisionLog, Top};
+use tidegate_decisions::{By, DecisionLog, Digester, Top};
 use tidegate_telemetry::alerts::{Counts, Minute, RuleCallers, RuleName, Signals};
 
 use super::Control;
@@ -142,7 +142,7 @@ impl CallerWatch {
                 let asked = now.total.checked_sub(before.total);
                 let enough = asked.is_none_or(|asked| asked >= LEAST_KEPT * self.one_in);
                 let before = enough.then(|| std::mem::replace(before, now.clone()))?;
-                Some(RuleCallers { rule: name, asked: asked?, most: most(&now, &before) })
+                Some(RuleCallers { rule: name, asked: asked?, most: most(&now, &before, log.names()) })
             })
             .collect();
         told.sort_by_key(|callers| std::cmp::Reverse(callers.asked));
@@ -152,7 +152,7 @@ impl CallerWatch {
 }
 
 /// The callers with the most requests since `before`, masked.
-fn most(now: &Top, before: &Top) -> Vec<(String, u64)> {
+fn most(now: &Top, before: &Top, names: &Digester) -> Vec<(String, u64)> {
     let known: HashMap<&[(String, String)], u64> =
         before.callers.iter().map(|caller| (&caller.key[..], caller.count)).collect();
     let since = |caller: &tidegate_decisions::TopCaller| {
@@ -162,14 +162,15 @@ fn most(now: &Top, before: &Top) -> Vec<(String, u64)> {
     let mut callers: Vec<_> = now.callers.iter().map(|caller| (since(caller), caller)).collect();
     callers.sort_by_key(|(more, _)| std::cmp::Reverse(*more));
     callers.truncate(MOST_CALLERS);
-    callers.into_iter().map(|(more, caller)| (masked(&caller.key), more)).collect()
+    callers.into_iter().map(|(more, caller)| (masked(&caller.key, names), more)).collect()
 }
 
-/// Hashes stay as they are. Plain values are cut to their beginning, because an alert leaves the fleet.
-fn masked(key: &[(String, String)]) -> String {
-    let part = |(name, value): &(String, String)| match value.starts_with('#') {
-        true => format!("{name}={value}"),
-        false => format!("{name}={}…", value.chars().take(2).collect::<String>()),
+/// Hashes stay as they are. Plain values are cut to their beginning, because an alert leaves the fleet. Which of them a value
+/// is depends on its attribute: callers choose plain values, and may choose one that looks like a hash.
+fn masked(key: &[(String, String)], names: &Digester) -> String {
+    let part = |(name, value): &(String, String)| match names.is_clear(name) {
+        false => format!("{name}={value}"),
+        true => format!("{name}={}…", value.chars().take(2).collect::<String>()),
     };
     let text = key.iter().map(part).collect::<Vec<_>>().join(" ");
     text[..text.floor_char_boundary(120)].to_owned()
@@ -177,9 +178,18 @@ fn masked(key: &[(String, String)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_decisions::TopCaller;
+    use std::sync::Arc;
+
+    use tidegate_decisions::{Clear, DecisionLogConfig, TopCaller};
+    use tidegate_store::SystemClock;
 
     use super::*;
+
+    /// A log that has the values of some attributes in clear.
+    fn log(clear: Clear) -> DecisionLog {
+        let config = DecisionLogConfig { clear, ..DecisionLogConfig::default() };
+        DecisionLog::open(config, Arc::new(SystemClock::new())).expect("it has no file")
+    }
 
     fn caller(user: &str, count: u64, error: u64) -> TopCaller {
         let key = vec![("user".to_owned(), user.to_owned())];
@@ -191,11 +201,22 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_most_is_by_what_came_since_and_no_key_is_told_in_clear() {
-        let before = top(vec![caller("alice", 100, 0), caller("#5f3a", 30, 0)]);
+    fn who_asked_most_is_by_what_came_since() {
+        let before = top(vec![caller("#aa", 100, 0), caller("#bb", 30, 0)]);
         // A caller that was not ranked before may have asked as often as its error says.
-        let now = top(vec![caller("alice", 110, 0), caller("#5f3a", 70, 0), caller("bob", 60, 5)]);
-        assert_eq!(most(&now, &before), [("user=bo…".to_owned(), 55), ("user=#5f3a".to_owned(), 40)]);
+        let now = top(vec![caller("#aa", 110, 0), caller("#bb", 70, 0), caller("#cc", 60, 5)]);
+        let most = most(&now, &before, log(Clear::Only(Vec::new())).names());
+        assert_eq!(most, [("user=#cc".to_owned(), 55), ("user=#bb".to_owned(), 40)]);
+    }
+
+    #[test]
+    fn no_value_is_told_in_clear_whatever_it_looks_like() {
+        let log = log(Clear::Only(vec!["user".to_owned()]));
+        let key = |user: &str| [("user".to_owned(), user.to_owned()), ("ip".to_owned(), "#5f3a".to_owned())];
+        for (user, told) in [("alice", "user=al…"), ("#alice", "user=#a…"), ("#0123456789abcdef", "user=#0…")]
+        {
+            assert_eq!(masked(&key(user), log.names()), format!("{told} ip=#5f3a"));
+        }
     }
 
     /// A minute with `told` reported seconds: in each, two requests are admitted, one is refused and three are refused in

@@ -123,6 +123,11 @@ impl Metrics {
         self.config.reloads.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The digest of the rules in use.
+    pub(crate) fn rules_digest(&self) -> u64 {
+        self.config.digest.load(Ordering::Relaxed)
+    }
+
     /// Records the database version of the rules in use.
     pub fn runs_version(&self, version: u64) {
         self.config.version.store(version, Ordering::Relaxed);

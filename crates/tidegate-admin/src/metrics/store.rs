@@ -37,7 +37,7 @@ const FALLBACKS: [Source; 3] = [Source::FallbackOpen, Source::FallbackClosed, So
 
 /// Why a server of the store failed a call. A reason that is not listed counts as `other`: labels come only from this source
 /// code.
-const SERVER_ERRORS: [&str; 10] = [
+const SERVER_ERRORS: [&str; 11] = [
     "timeout",
     "unreachable",
     "connection_lost",
@@ -46,6 +46,7 @@ const SERVER_ERRORS: [&str; 10] = [
     "read_only",
     "out_of_memory",
     "cluster",
+    "no_replicas",
     "not_allowed",
     "other",
 ];

@@ -20,7 +20,7 @@ fn what_the_store_holds_is_read_anew_at_each_scrape() {
         let mut stats = MemoryStats::default();
         stats.cells = counted.fetch_add(10, std::sync::atomic::Ordering::SeqCst);
         (stats.dropped_idle, stats.evicted_in_use, stats.evicted_spent) = (1, 2, 3);
-        (stats.records, stats.evicted_records) = (4, 5);
+        (stats.records, stats.refused_records) = (4, 5);
         stats
     });
     assert_eq!(read(&exposition).get("tidegate_cells", &[]), Some(0.0));
@@ -29,7 +29,7 @@ fn what_the_store_holds_is_read_anew_at_each_scrape() {
     let evicted = |reason: &str| scrape.get("tidegate_cell_evictions_total", &[("reason", reason)]);
     assert_eq!(["idle", "in_use", "spent"].map(evicted), [Some(1.0), Some(2.0), Some(3.0)]);
     assert_eq!(scrape.get("tidegate_store_records", &[]), Some(4.0));
-    assert_eq!(scrape.get("tidegate_store_record_evictions_total", &[]), Some(5.0));
+    assert_eq!(scrape.get("tidegate_store_records_refused_total", &[]), Some(5.0));
 }
 
 #[test]

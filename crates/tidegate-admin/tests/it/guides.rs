@@ -16,8 +16,38 @@ fn every_rule_file_in_the_guides_compiles() {
     }
 }
 
+#[test]
+fn the_changes_that_the_guides_show_keep_their_counters() {
+    let mut shown = 0;
+    for line in guides().iter().flat_map(|path| lines_of(path)) {
+        let Some((_, changes)) = line.split_once("rules reloaded: ") else { continue };
+        let Some((_, change)) = changes.split_once("-0: ") else { continue };
+        let change = change.split(';').next().expect("there is a first");
+        let [name, before, "->", after] = change.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{change}")
+        };
+        let rules = |limit: &str| {
+            let text = format!("{{ domain: api, rules: [{{ name: {name}, limits: [{limit}] }}] }}");
+            RuleSet::compile(&[Source::new("rules.yaml", text)], Format::Native).expect("a limit")
+        };
+        let changes = rules(after).changes_since(&rules(before));
+        assert_eq!(changes.to_string(), format!("+0 rules, ~1, -0: {change}"));
+        assert_eq!(changes.lost, [], "{line}");
+        shown += 1;
+    }
+    assert!(shown >= 2, "only {shown} changes found");
+}
+
 /// The fenced blocks of every guide that are whole rule files, named by where they stand.
 fn examples() -> Vec<Source> {
+    guides().iter().flat_map(|path| examples_of(path)).collect()
+}
+
+fn lines_of(path: &Path) -> Vec<String> {
+    fs::read_to_string(path).expect("a guide is text").lines().map(str::to_owned).collect()
+}
+
+fn guides() -> Vec<PathBuf> {
     let guides = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");
     let mut paths: Vec<PathBuf> = fs::read_dir(guides)
         .expect("there are guides")
@@ -25,7 +55,7 @@ fn examples() -> Vec<Source> {
         .collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     paths.sort();
-    paths.iter().flat_map(|path| examples_of(path)).collect()
+    paths
 }
 
 fn examples_of(path: &Path) -> Vec<Source> {

@@ -1,5 +1,5 @@
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -30,7 +30,10 @@ enum Time {
 
 impl Running {
     fn start(time: Time) -> Running {
-        let admin = Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Running::of(Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap(), time)
+    }
+
+    fn of(admin: Admin, time: Time) -> Running {
         let (stop, stopped) = oneshot::channel();
         let address = admin.address();
         let thread = std::thread::spawn(move || {
@@ -113,7 +116,7 @@ fn an_oversized_head_is_refused() {
 fn a_head_that_never_ends_is_given_up() {
     let admin = Running::start(Time::Jumps);
     let mut slow = admin.connect();
-    slow.write_all(b"GET /metrics HTTP/1.1\r\nhost: here\r\n").unwrap();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n").unwrap();
     let mut rest = Vec::new();
     slow.read_to_end(&mut rest).expect("closed, not left open");
     assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
@@ -154,6 +157,38 @@ fn an_address_that_is_taken_is_named() {
     let admin = Running::start(Time::Real);
     let error = Admin::bind(admin.address).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot listen for admin on {}", admin.address));
+    admin.stop();
+}
+
+#[test]
+fn half_closed_clients_are_answered_by_the_admin_listener() {
+    let admin = Running::start(Time::Real);
+    let answered = (0..40).filter(|_| {
+        let mut client = admin.connect();
+        client.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).is_ok_and(|_| answer.starts_with("HTTP/1.1 200"))
+    });
+    assert_eq!(answered.count(), 40);
+    admin.stop();
+}
+
+#[test]
+fn a_page_whose_name_was_rebound_to_loopback_reads_nothing() {
+    let own = Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let admin = Running::of(own.with_hosts(vec!["limits.example".to_owned()]), Time::Real);
+    let status = |path: &str, host: &str| {
+        http::request(admin.address, "GET", path, &[("host", host)], b"").unwrap().status
+    };
+    for host in ["127.0.0.1:8082", "[::1]:8082", "localhost", "limits.example:443"] {
+        assert_eq!(status("/metrics", host), 200, "{host}");
+    }
+    for host in ["evil.example", "127.0.0.1.evil.example:8082", "evil.example@127.0.0.1", "a b"] {
+        assert_eq!(status("/metrics", host), 421, "{host}");
+        assert_eq!(status("/", host), 421, "{host}");
+        assert_eq!(status("/healthz", host), 200, "{host}");
+    }
     admin.stop();
 }
 

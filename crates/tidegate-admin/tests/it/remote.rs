@@ -109,6 +109,7 @@ fn what_waits_and_what_is_owed_is_told() {
         fleet: 3,
         debts: 2,
         unwritten_names: 4,
+        names_in_flight: 3,
         hits_forgiven: 9,
         names_lost: 1,
         ..RemoteStats::default()
@@ -122,6 +123,7 @@ fn what_waits_and_what_is_owed_is_told() {
     );
     assert_eq!(gauge("worker_busy_ratio"), Some(0.25));
     assert_eq!(gauge("unwritten_request_names"), Some(4.0));
+    assert_eq!(gauge("request_names_in_flight"), Some(3.0));
     let forgotten = |what| scrape.get("tidegate_forgotten_total", &[("what", what)]);
     assert_eq!((forgotten("hits"), forgotten("names")), (Some(9.0), Some(1.0)));
 }

@@ -20,6 +20,9 @@ pub(crate) struct AdminArgs {
         global = true
     )]
     pub(crate) admin: String,
+    /// A PEM file with the certificate authority of an https:// address; otherwise what the system trusts
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA", global = true)]
+    pub(crate) ca: Option<PathBuf>,
     /// Write for a person, or for a program
     #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
     pub(crate) output: Output,
@@ -27,15 +30,16 @@ pub(crate) struct AdminArgs {
 
 /// Make a log-in link for the dashboard, or log this machine in
 ///
-/// Without LINK, a link is made that works once, for 10 minutes: through the server's admin API where there is a token for
-/// it (TIDEGATE_TOKEN, or one that was kept), else, or with --data or --config, in its database. With LINK or --keep, a token
-/// of its own, valid for 30 days, is kept in ~/.config/tidegate/tokens for `tidegate rules`, `keys` and `top`.
+/// A link works once, for 10 minutes, until the next one is made: through the server's admin API where there is a token for
+/// it (TIDEGATE_TOKEN, or one that was kept), else, or with --data or --config, in its database. With `-` (which reads a link
+/// from standard input) or --keep, a token of its own, valid for at most 30 days, is kept in ~/.config/tidegate/tokens for
+/// `tidegate rules`, `keys` and `top`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate login\n  tidegate login --keep\n  \
-    tidegate login 'http://127.0.0.1:8082/#/login?code=tg_…'")]
+    tidegate login -          # then paste a link: as an argument, every user of this machine could see it")]
 pub(crate) struct LoginArgs {
-    /// A log-in link: keep a token for this machine
-    #[arg(value_name = "LINK", conflicts_with_all = ["config", "data", "admin"])]
+    /// `-`: read a log-in link from standard input, and keep a token for this machine
+    #[arg(value_name = "-", conflicts_with_all = ["config", "data"])]
     pub(crate) link: Option<String>,
     /// Keep a token for this machine instead of printing a link
     #[arg(long)]
@@ -47,8 +51,11 @@ pub(crate) struct LoginArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Where the server's admin listener is: what its configuration says by default
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "TIDEGATE_ADMIN")]
     pub(crate) admin: Option<String>,
+    /// A PEM file with the certificate authority of an https:// address; otherwise what the system trusts
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 /// Show and change the rules of a fleet

@@ -67,7 +67,8 @@ pub(crate) enum Command {
 /// Exits with 0 if every file is good, 1 if not.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  tidegate validate rules/\n  tidegate validate api.yaml login.yaml --output json"
+    after_help = "Examples:\n  tidegate validate rules/\n  tidegate validate api.yaml login.yaml --output json\n  \
+    tidegate validate new.yaml --against rules.yaml"
 )]
 pub(crate) struct ValidateArgs {
     /// Rule files, or directories of them
@@ -79,6 +80,9 @@ pub(crate) struct ValidateArgs {
     /// The server's configuration file, and the rules that it names
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "envoy_config"])]
     pub(crate) config: Option<PathBuf>,
+    /// The rules in force: warn of counters that would start empty
+    #[arg(long, value_name = "PATH")]
+    pub(crate) against: Option<PathBuf>,
     /// Fail on warnings too
     #[arg(long)]
     pub(crate) strict: bool,
@@ -128,6 +132,9 @@ pub(crate) struct CheckArgs {
     /// Where the server's HTTP listener is
     #[arg(long, value_name = "URL", env = env::SERVER, default_value = "http://127.0.0.1:8080")]
     pub(crate) server: String,
+    /// A PEM file with the certificate authority of an https:// address; otherwise what the system trusts
+    #[arg(long, value_name = "FILE", env = env::CA)]
+    pub(crate) ca: Option<PathBuf>,
     /// The domain to ask in
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) domain: String,

@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::{Method, Request, StatusCode, header};
@@ -14,7 +14,6 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 
 use crate::args::AdminArgs;
 use crate::endpoint::Endpoint;
@@ -27,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct AdminClient {
     endpoint: Endpoint,
+    ca: Option<PathBuf>,
     token: Option<String>,
     runtime: tokio::runtime::Runtime,
 }
@@ -39,12 +39,12 @@ pub(crate) struct Reply {
 
 impl AdminClient {
     pub(crate) fn new(args: &AdminArgs) -> Result<Self, Failure> {
-        AdminClient::at(args.admin.parse()?)
+        AdminClient::at(args.admin.parse()?, args.ca.clone())
     }
 
-    pub(crate) fn at(endpoint: Endpoint) -> Result<Self, Failure> {
+    pub(crate) fn at(endpoint: Endpoint, ca: Option<PathBuf>) -> Result<Self, Failure> {
         let token = given_token()?.or_else(|| saved_token(&endpoint));
-        Ok(AdminClient { endpoint, token, runtime: runtime()? })
+        Ok(AdminClient { endpoint, ca, token, runtime: runtime()? })
     }
 
     /// Whether there is a token.
@@ -75,7 +75,7 @@ impl AdminClient {
         body: &Value,
     ) -> Result<Reply, Failure> {
         let token = self.token.as_ref().ok_or_else(|| {
-            Failure::new("you are not logged in").hint("run `tidegate login --keep` where the server runs, `tidegate login LINK`, or set TIDEGATE_TOKEN")
+            Failure::new("you are not logged in").hint("run `tidegate login --keep` where the server runs, `tidegate login -` with a link, or set TIDEGATE_TOKEN")
         })?;
         let mut request = Request::builder()
             .method(method)
@@ -88,9 +88,9 @@ impl AdminClient {
         }
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = request.body(Full::from(body)).map_err(|error| Failure::new(error.to_string()))?;
-        self.runtime.block_on(exchange(&self.endpoint, request)).and_then(|(status, etag, _, body)| {
-            read(&self.endpoint, status, &body).map(|body| Reply { body, etag })
-        })
+        self.runtime.block_on(exchange(&self.endpoint, self.ca.as_deref(), request)).and_then(
+            |(status, etag, body)| read(&self.endpoint, status, &body).map(|body| Reply { body, etag }),
+        )
     }
 }
 
@@ -98,26 +98,26 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-type Exchanged = (StatusCode, Option<String>, Option<String>, Bytes);
+type Exchanged = (StatusCode, Option<String>, Bytes);
 
-async fn exchange(endpoint: &Endpoint, request: Request<Full<Bytes>>) -> Result<Exchanged, Failure> {
-    let unreachable = |error: io::Error| {
-        Failure::new(format!("cannot connect to {endpoint}: {error}"))
-            .hint("start a server with `tidegate serve`, or name its admin listener with --admin")
-    };
+async fn exchange(
+    endpoint: &Endpoint,
+    ca: Option<&Path>,
+    request: Request<Full<Bytes>>,
+) -> Result<Exchanged, Failure> {
+    let hint = "start a server with `tidegate serve`, or name its admin listener with --admin";
     let broken = |error: String| Failure::new(format!("no answer from {endpoint}: {error}"));
     let talk = async {
-        let stream = TcpStream::connect(endpoint.resolve()?).await.map_err(unreachable)?;
+        let stream = endpoint.connect(ca).await.map_err(|error| error.failure(endpoint, hint))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| broken(error.to_string()))?;
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(|error| broken(error.to_string()))?;
         let status = response.status();
-        let text =
-            |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let (etag, cookie) = (text(header::ETAG), text(header::SET_COOKIE));
+        let etag = response.headers().get(header::ETAG);
+        let etag = etag.and_then(|value| value.to_str().ok()).map(str::to_owned);
         let body = Limited::new(response.into_body(), LONGEST_REPLY).collect().await;
-        Ok((status, etag, cookie, body.map_err(|error| broken(error.to_string()))?.to_bytes()))
+        Ok((status, etag, body.map_err(|error| broken(error.to_string()))?.to_bytes()))
     };
     tokio::time::timeout(PATIENCE, talk)
         .await
@@ -155,37 +155,26 @@ fn read(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Value, F
     })
 }
 
-/// Exchanges a log-in link for a token of this machine, and stores it where only this user can read it.
-pub(crate) fn log_in(link: &str) -> Result<String, Failure> {
+/// Exchanges a log-in link for a token of this machine, and stores it where only this user can read it. The link is used only
+/// once everything else is known to work.
+pub(crate) fn log_in(link: &str, ca: Option<&Path>) -> Result<String, Failure> {
     let (server, code) = link.split_once("/#/login?code=").ok_or_else(|| {
         Failure::new("this is no log-in link")
             .hint("`tidegate login` makes one: http://127.0.0.1:8082/#/login?code=tg_…")
     })?;
     let endpoint: Endpoint = server.parse()?;
-    let runtime = runtime()?;
-    let post = |path: &str, headers: &[(&str, &str)], body: Value| {
-        let mut request = Request::post(endpoint.path(&format!("/admin/v1{path}")))
-            .header(header::HOST, endpoint.authority().as_str())
-            .header(header::CONTENT_TYPE, "application/json");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        request.body(Full::from(body.to_string())).map_err(|error| Failure::new(error.to_string()))
-    };
-    let (status, _, cookie, body) =
-        runtime.block_on(exchange(&endpoint, post("/session", &[], json!({ "token": code }))?))?;
-    let session = read(&endpoint, status, &body)?;
-    let (cookie, csrf) =
-        (cookie.unwrap_or_default(), session["csrf"].as_str().unwrap_or_default().to_owned());
-    let cookie = cookie.split(';').next().unwrap_or_default().to_owned();
-    let name = format!("{} on {}", session["name"].as_str().unwrap_or("cli"), machine());
-    let wanted = json!({ "name": name, "role": session["role"], "expires_in": "30d" });
-    let request = post("/tokens", &[("cookie", &cookie), ("x-csrf-token", &csrf)], wanted)?;
-    let (status, _, _, body) = runtime.block_on(exchange(&endpoint, request))?;
+    let file = TokenFile::open()?;
+    let wanted = json!({ "code": code, "name": format!("cli on {}", machine()) });
+    let request = Request::post(endpoint.path("/admin/v1/session/token"))
+        .header(header::HOST, endpoint.authority().as_str())
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::from(wanted.to_string()))
+        .map_err(|error| Failure::new(error.to_string()))?;
+    let (status, _, body) = runtime()?.block_on(exchange(&endpoint, ca, request))?;
     let made = read(&endpoint, status, &body)?;
-    let token = made["token"].as_str().ok_or_else(|| Failure::new("the server made no token"))?;
-    save_token(&endpoint, token)?;
-    Ok(format!("logged in at {endpoint} as {}, for 30 days", session["role"].as_str().unwrap_or_default()))
+    let told = |member: &str| made[member].as_str().unwrap_or_default();
+    file.save(&endpoint, told("token"))?;
+    Ok(format!("logged in at {endpoint} as {}, until {}", told("role"), told("expires_at")))
 }
 
 /// The token in the environment, or in the file that it names.
@@ -219,17 +208,34 @@ fn saved_token(endpoint: &Endpoint) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(&own)).map(str::to_owned)
 }
 
-fn save_token(endpoint: &Endpoint, token: &str) -> Result<(), Failure> {
-    let file = token_file().ok_or_else(|| Failure::new("there is no home directory to keep the token in"))?;
-    let cannot = |error: io::Error| Failure::new(format!("cannot write {}: {error}", file.display()));
-    fs::create_dir_all(file.parent().expect("it is in a directory")).map_err(cannot)?;
-    let own = format!("{endpoint} ");
-    let before = fs::read_to_string(&file).unwrap_or_default();
-    let others: String =
-        before.lines().filter(|line| !line.starts_with(&own)).map(|line| format!("{line}\n")).collect();
-    let new = file.with_extension("new");
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(&new).and_then(|mut to| writeln!(to, "{others}{own}{token}"));
-    written.and_then(|()| fs::rename(&new, &file)).map_err(cannot)
+/// The next file of tokens, which takes the place of the last one.
+struct TokenFile {
+    path: PathBuf,
+    next: fs::File,
+}
+
+impl TokenFile {
+    fn open() -> Result<Self, Failure> {
+        let path =
+            token_file().ok_or_else(|| Failure::new("there is no home directory to keep the token in"))?;
+        fs::create_dir_all(path.parent().expect("it is in a directory")).map_err(cannot_write(&path))?;
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let next = options.open(path.with_extension("new")).map_err(cannot_write(&path))?;
+        Ok(TokenFile { path, next })
+    }
+
+    fn save(mut self, endpoint: &Endpoint, token: &str) -> Result<(), Failure> {
+        let own = format!("{endpoint} ");
+        let before = fs::read_to_string(&self.path).unwrap_or_default();
+        let others: String =
+            before.lines().filter(|line| !line.starts_with(&own)).map(|line| format!("{line}\n")).collect();
+        let written = writeln!(self.next, "{others}{own}{token}");
+        let moved = written.and_then(|()| fs::rename(self.path.with_extension("new"), &self.path));
+        moved.map_err(cannot_write(&self.path))
+    }
+}
+
+fn cannot_write(path: &Path) -> impl FnOnce(io::Error) -> Failure {
+    move |error| Failure::new(format!("cannot write {}: {error}", path.display()))
 }

@@ -1,6 +1,7 @@
 //! `tidegate check`: one check against a running server; the exit code is the answer.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::net::TcpStream;
 
 use crate::args::{CheckArgs, Output};
 use crate::endpoint::Endpoint;
@@ -117,7 +117,7 @@ fn ask(args: &CheckArgs) -> Result<Decision, Failure> {
     let endpoint: Endpoint = args.server.parse()?;
     let request = request(args, &endpoint)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let exchange = exchange(&endpoint, request);
+    let exchange = exchange(&endpoint, args.ca.as_deref(), request);
     let answered = runtime.block_on(async { tokio::time::timeout(args.timeout, exchange).await });
     let (status, body) = answered.map_err(|_| no_answer_within(args.timeout))??;
     read_reply(&endpoint, status, &body)
@@ -141,14 +141,12 @@ fn request(args: &CheckArgs, endpoint: &Endpoint) -> Result<Request<Full<Bytes>>
 
 async fn exchange(
     endpoint: &Endpoint,
+    ca: Option<&Path>,
     request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), Failure> {
-    let unreachable = |error: io::Error| {
-        Failure::new(format!("cannot connect to {endpoint}: {error}"))
-            .hint("start a server with `tidegate serve`, or name another one with --server")
-    };
+    let hint = "start a server with `tidegate serve`, or name another one with --server";
     let broken = |error: String| Failure::new(format!("no answer from {endpoint}: {error}"));
-    let stream = TcpStream::connect(endpoint.resolve()?).await.map_err(unreachable)?;
+    let stream = endpoint.connect(ca).await.map_err(|error| error.failure(endpoint, hint))?;
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| broken(error.to_string()))?;
     tokio::spawn(connection);

@@ -3,11 +3,11 @@
 //! A user who can write the server's database may log in: the link is created in it directly, so a forgotten token is no
 //! problem.
 
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
 
 use serde_json::json;
-use tidegate_rulestore::{DatabaseUrl, Role, RuleStore};
+use tidegate_rulestore::{DatabaseUrl, RuleStore};
 use tidegate_store::{Clock as _, SystemClock};
 
 use crate::args::{LoginArgs, ServeArgs};
@@ -17,14 +17,34 @@ use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::settings::{DatabaseChoice, Settings};
 
+/// The longest line that is read in search of a link.
+const LONGEST_LINK: u64 = 4_096;
+
 pub(crate) fn run(args: &LoginArgs) -> Result<ExitCode, Failure> {
-    let done = match &args.link {
-        Some(link) => admin_client::log_in(link)?,
-        None if args.keep => admin_client::log_in(&make_link(args)?)?,
+    let done = match args.link.as_deref() {
+        Some("-") => admin_client::log_in(&link_from_input()?, args.ca.as_deref())?,
+        Some(_) => return Err(visible_link()),
+        None if args.keep => admin_client::log_in(&make_link(args)?, args.ca.as_deref())?,
         None => make_link(args)?,
     };
     writeln!(io::stdout().lock(), "{done}")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a link from standard input, where no other user can see it.
+fn link_from_input() -> Result<String, Failure> {
+    let input = io::stdin();
+    if input.is_terminal() {
+        write!(io::stderr(), "Paste the log-in link: ")?;
+    }
+    let mut line = String::new();
+    input.lock().take(LONGEST_LINK).read_line(&mut line)?;
+    Ok(line.trim().to_owned())
+}
+
+fn visible_link() -> Failure {
+    Failure::new("a log-in link is not given as an argument: every user of this machine can see arguments")
+        .hint("run `tidegate login -` and paste it, soon: this one still works")
 }
 
 fn make_link(args: &LoginArgs) -> Result<String, Failure> {
@@ -36,7 +56,7 @@ fn make_link(args: &LoginArgs) -> Result<String, Failure> {
         (None, Some(address)) => format!("http://{address}"),
         (None, None) => return Err(Failure::new("the server has no admin listener")),
     };
-    let client = AdminClient::at(server.parse::<Endpoint>()?)?;
+    let client = AdminClient::at(server.parse::<Endpoint>()?, args.ca.clone())?;
     let named = args.data.is_some() || args.config.is_some();
     match database(&settings).filter(|_| named || !client.has_token()) {
         Some(url) => through_database(&url, &server),
@@ -51,7 +71,7 @@ fn database(settings: &Settings) -> Option<DatabaseUrl> {
         DatabaseChoice::Embedded => {
             let url = DatabaseUrl::embedded(&settings.control.data);
             // Opening it would create one that no server uses.
-            url.exists().then_some(url)
+            (!url.is_absent()).then_some(url)
         }
         DatabaseChoice::None => None,
     }
@@ -63,7 +83,7 @@ fn through_database(url: &DatabaseUrl, server: &str) -> Result<String, Failure> 
     admin_client::runtime()?.block_on(async {
         let database = RuleStore::open(url).map_err(cannot)?;
         database.migrate().await.map_err(cannot)?;
-        let link = log_in_link(&database, server, Role::Admin, SystemClock::new().now()).await;
+        let link = log_in_link(&database, server, SystemClock::new().now()).await;
         database.close().await;
         link.map_err(cannot)
     })

@@ -1,5 +1,6 @@
 //! `tidegate rules`: the rules of a fleet, through the admin API.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -127,15 +128,29 @@ fn export(client: &AdminClient, dir: &Path) -> Result<Vec<String>, Failure> {
     let documents = documents(&client.get("/rules")?)?;
     let cannot = |error: io::Error| Failure::new(format!("cannot write to {}: {error}", dir.display()));
     fs::create_dir_all(dir).map_err(cannot)?;
-    let mut files = Vec::new();
-    for (number, (domain, text)) in documents.iter().enumerate() {
-        let plain = domain.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
-        // A domain may have any name; a file may not.
-        let name = if plain { format!("{domain}.yaml") } else { format!("domain-{number}.yaml") };
-        fs::write(dir.join(&name), text).map_err(cannot)?;
-        files.push(name);
+    let domains: Vec<&str> = documents.iter().map(|(domain, _)| domain).collect();
+    let files = file_names(&domains);
+    for (name, (_, text)) in files.iter().zip(documents.iter()) {
+        fs::write(dir.join(name), text).map_err(cannot)?;
     }
     Ok(files)
+}
+
+/// A file for each domain, all different, also where capitals and small letters are the same.
+fn file_names(domains: &[&str]) -> Vec<String> {
+    /// Shorter than what file systems allow.
+    const LONGEST: usize = 200;
+    let mut taken = HashSet::new();
+    let name = |(number, domain): (usize, &&str)| {
+        // A leading dot would hide the file.
+        let name = part(domain).replace('.', "%2E");
+        match name.len() <= LONGEST && taken.insert(name.to_lowercase()) {
+            true => format!("{name}.yaml"),
+            // No domain is encoded like this.
+            false => format!("%-{number}.yaml"),
+        }
+    };
+    domains.iter().enumerate().map(name).collect()
 }
 
 fn diff(client: &AdminClient, out: &Printer, what: &[String]) -> Result<(), Failure> {
@@ -148,9 +163,15 @@ fn diff(client: &AdminClient, out: &Printer, what: &[String]) -> Result<(), Fail
                     set.with(domain, text.to_owned())
                 });
             let asked = json!({ "documents": wanted.to_documents() });
-            client.post("/rules/validate", &asked)?.body["diff"].take()
+            let mut checked = client.post("/rules/validate", &asked)?.body;
+            let mut diff = checked["diff"].take();
+            diff["diagnostics"] = checked["diagnostics"].take();
+            diff
         }
     };
+    for found in body["diagnostics"].as_array().into_iter().flatten() {
+        writeln!(io::stderr(), "{}", diagnosed(found))?;
+    }
     let texts = body["documents"].as_array().into_iter().flatten().filter_map(|one| one["unified"].as_str());
     out.text(&body, &texts.collect::<String>())
 }
@@ -255,10 +276,25 @@ impl Printer {
             );
         }
         for warning in body["warnings"].as_array().into_iter().flatten() {
-            text += &format!("\n  warning: {}", shown(&warning["message"]));
+            text += &format!("\n  {}", diagnosed(warning).replace('\n', "\n  "));
+        }
+        let not_yet: Vec<String> =
+            body["distribution"]["not_yet"].as_array().into_iter().flatten().map(shown).collect();
+        if !not_yet.is_empty() {
+            text += &format!("\n  on its way to: {}", not_yet.join(", "));
+        }
+        if body["distribution"]["state"] == "pending" {
+            text +=
+                &format!("\n  warning: not yet on the other nodes: {}", shown(&body["distribution"]["why"]));
         }
         self.text(body, &text)
     }
+}
+
+/// What the server found in rules, with the way out on a line of its own.
+fn diagnosed(found: &Value) -> String {
+    let [severity, message, hint] = ["severity", "message", "hint"].map(|field| shown(&found[field]));
+    format!("{severity}: {message}\n  hint: {hint}")
 }
 
 /// A caller's key for display: without characters that a terminal would act on.
@@ -309,5 +345,20 @@ pub(crate) fn shown(value: &Value) -> String {
             }
         },
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domains_never_share_a_file() {
+        let long = "ü".repeat(120);
+        let domains = ["api", "API", "a/b", "a.b", "domain-2", "..", "%-3", &long];
+        let names = file_names(&domains);
+        let expected = ["api", "%-1", "a%2Fb", "a%2Eb", "domain-2", "%2E%2E", "%25-3", "%-7"]
+            .map(|name| format!("{name}.yaml"));
+        assert_eq!(names, expected);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use serde_json::json;
-use tidegate_rules::Colour;
+use tidegate_rules::{Colour, LostCounters, RuleSet};
 
 use crate::args::{Output, ValidateArgs};
 use crate::commands::serve::check;
@@ -29,8 +29,10 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
             locate(&mut unread, &loaded.files);
             // Rules alone do not say what callers send; a configuration may, so there it must.
             let is_settled = unread.iter().all(|one| one.may_be_sent() && settings.is_none());
-            let is_good = !args.strict || (loaded.rules.warnings().is_none() && is_settled);
-            write_found(&loaded, &unread, is_good, output)?;
+            let lost = lost_counters(args, &loaded.rules)?;
+            let is_clean = loaded.rules.warnings().is_none() && is_settled && lost.is_empty();
+            let is_good = !args.strict || is_clean;
+            write_found(&loaded, &unread, &lost, is_good, output)?;
             Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         (Err(RulesError::Invalid(found)), Output::Json) => {
@@ -41,7 +43,23 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-fn write_found(loaded: &LoadedRules, unread: &[Unread], is_good: bool, output: Output) -> io::Result<()> {
+/// The counters that would start empty where these rules replace those of `--against`, read in the same format.
+fn lost_counters(args: &ValidateArgs, rules: &RuleSet) -> Result<Vec<LostCounters>, Failure> {
+    let Some(path) = args.against.clone() else { return Ok(Vec::new()) };
+    let in_force = match args.envoy_config {
+        Some(_) => RuleFiles { native: Vec::new(), envoy: Some(path) },
+        None => RuleFiles { native: vec![path], envoy: None },
+    };
+    Ok(rules.changes_since(&in_force.load()?.rules).lost)
+}
+
+fn write_found(
+    loaded: &LoadedRules,
+    unread: &[Unread],
+    lost: &[LostCounters],
+    is_good: bool,
+    output: Output,
+) -> io::Result<()> {
     let mut domains: Vec<&str> = loaded.rules.domains().collect();
     domains.sort_unstable();
     let (files, rules) = (loaded.files.len(), loaded.rules.rules().len());
@@ -59,6 +77,12 @@ fn write_found(loaded: &LoadedRules, unread: &[Unread], is_good: bool, output: O
                 });
                 good["unread"] = unread.collect();
             }
+            if !lost.is_empty() {
+                let lost = lost.iter().map(|one| {
+                    json!({ "domain": one.domain, "rule": one.rule, "warning": one.message, "hint": one.hint })
+                });
+                good["lost_counters"] = lost.collect();
+            }
             writeln!(out, "{good:#}")
         }
         Output::Text => {
@@ -67,6 +91,9 @@ fn write_found(loaded: &LoadedRules, unread: &[Unread], is_good: bool, output: O
             }
             for one in unread {
                 writeln!(anstream::stderr().lock(), "warning: {one}\n  hint: {}\n", one.hint())?;
+            }
+            for one in lost {
+                writeln!(anstream::stderr().lock(), "warning: {}\n  hint: {}\n", one.message, one.hint)?;
             }
             if !is_good {
                 return Ok(());

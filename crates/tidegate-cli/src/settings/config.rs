@@ -19,7 +19,8 @@ use super::proxy::Proxy;
 use super::shedding::Shedding;
 use super::telemetry::{Alerts, Telemetry};
 use super::values::{
-    Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span, Switch,
+    ClosedStatus, Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span,
+    Switch,
 };
 use crate::failure::Failure;
 
@@ -101,6 +102,9 @@ pub(crate) struct Store {
     pub(crate) required: Option<Switch>,
     /// How long a request waits for the store, before its rules' failure policies decide: 10ms by default
     pub(crate) timeout: Option<Span>,
+    /// The HTTP status of a refusal by a `closed` rule whose store does not answer: 503 by default, because the caller may
+    /// have quota; or 429, for clients that slow down on nothing else
+    pub(crate) closed_status: Option<ClosedStatus>,
     /// When a node of the store counts as gone
     pub(crate) breaker: Breaker,
     /// What every key begins with, so that several fleets can share a store: `tidegate` by default
@@ -114,6 +118,9 @@ pub(crate) struct Store {
     /// What leases are signed with, the same on all nodes: at least 16 bytes. By default the nodes make a secret of their own
     /// and keep it in the store, where whoever may read the store can read it
     pub(crate) lease_secret: Option<Secret>,
+    /// What nodes sign with what they tell each other through the store (rules, overrides, questions), the same on all nodes: at
+    /// least 16 bytes. By default `lease_secret`; without either, whoever can write to the store can replace the fleet's rules
+    pub(crate) fleet_secret: Option<Secret>,
     /// Files for TLS, where the url asks for it
     pub(crate) tls: Tls,
     /// Who logs in at the sentinels; the url says who does at the servers
@@ -350,6 +357,7 @@ impl Store {
             password: self.password.or(weaker.password),
             required: self.required.or(weaker.required),
             timeout: self.timeout.or(weaker.timeout),
+            closed_status: self.closed_status.or(weaker.closed_status),
             breaker: Breaker {
                 failures: self.breaker.failures.or(weaker.breaker.failures),
                 open_for: self.breaker.open_for.or(weaker.breaker.open_for),
@@ -358,6 +366,7 @@ impl Store {
             expected_nodes: self.expected_nodes.or(weaker.expected_nodes),
             remembered_cells: self.remembered_cells.or(weaker.remembered_cells),
             lease_secret: self.lease_secret.or(weaker.lease_secret),
+            fleet_secret: self.fleet_secret.or(weaker.fleet_secret),
             tls: Tls {
                 ca: self.tls.ca.or(weaker.tls.ca),
                 certificate: self.tls.certificate.or(weaker.tls.certificate),
@@ -406,6 +415,7 @@ mod tests {
               password: secret
               required: true
               timeout: 5ms
+              closed_status: 429
               breaker: { failures: 5, open_for: 10s }
               key_prefix: mine
               tls: { ca: ca.pem, certificate: cert.pem, key: key.pem }
@@ -417,7 +427,7 @@ mod tests {
               resp: { certificate: c.pem, key: k.pem }
               admin: { certificate: c.pem, key: k.pem }
             access: { tokens: [0123456789abcdef], tokens_file: tokens }
-            admin: { tokens: [0123456789abcdef], tokens_file: tokens, database: none, environment: a, node: b }
+            admin: { tokens: [0123456789abcdef], tokens_file: tokens, hosts: [limits.example], database: none, environment: a, node: b }
             data: there
             identity: { trusted_proxies: [10.0.0.0/8] }
             proxy: { listen: '127.0.0.1:0', domain: api, upstreams: [{ name: a, targets: ['http://b'] }] }

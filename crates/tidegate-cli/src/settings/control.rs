@@ -22,6 +22,9 @@ pub(crate) struct AdminSection {
     pub(crate) tokens: Option<Vec<Secret>>,
     /// A file with one on each line, relative to the configuration file. It is read again on SIGHUP, and when it changes
     pub(crate) tokens_file: Option<PathBuf>,
+    /// Names by which the admin listener may be asked on loopback, besides addresses and `localhost`: of a reverse proxy on
+    /// this machine, for example
+    pub(crate) hosts: Option<Vec<String>>,
     /// sqlite:PATH, postgres://user:password@host/name, or `none`: this node has no database and follows the others
     /// through Redis. An embedded one in `data` by default
     pub(crate) database: Option<Secret>,
@@ -40,6 +43,7 @@ impl AdminSection {
         AdminSection {
             tokens: self.tokens.or(weaker.tokens),
             tokens_file: self.tokens_file.or(weaker.tokens_file),
+            hosts: self.hosts.or(weaker.hosts),
             database: self.database.or(weaker.database),
             environment: self.environment.or(weaker.environment),
             node: self.node.or(weaker.node),
@@ -58,6 +62,7 @@ pub(crate) struct ControlSettings {
     pub(crate) source: RuleSource,
     pub(crate) database: DatabaseChoice,
     pub(crate) data: PathBuf,
+    pub(crate) hosts: Vec<String>,
     pub(crate) environment: String,
     pub(crate) node: String,
 }
@@ -85,6 +90,7 @@ impl ControlSettings {
             source: source_of(&config.rules)?,
             database,
             data: config.data.clone().unwrap_or_else(|| DEFAULT_DATA.into()),
+            hosts: section.hosts.clone().unwrap_or_default(),
             environment: section.environment.clone().unwrap_or_else(|| "tidegate".to_owned()),
             node: section.node.clone().unwrap_or_else(machine),
         })

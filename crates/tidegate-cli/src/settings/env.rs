@@ -24,6 +24,7 @@ const FILE_SUFFIX: &str = "_FILE";
 pub(crate) const CONFIG: &str = "TIDEGATE_CONFIG";
 /// For commands that use the admin API.
 pub(crate) const ADMIN: &str = "TIDEGATE_ADMIN";
+pub(crate) const CA: &str = "TIDEGATE_CA";
 pub(crate) const TOKEN: &str = "TIDEGATE_TOKEN";
 pub(crate) const TOKEN_FILE: &str = "TIDEGATE_TOKEN_FILE";
 
@@ -78,6 +79,9 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_STORE__TIMEOUT", "how long a request waits for the store", |to, text| {
         put(&mut to.store.timeout, text)
     }),
+    open("TIDEGATE_STORE__CLOSED_STATUS", "503 or 429, where a closed rule has no store", |to, text| {
+        put(&mut to.store.closed_status, text)
+    }),
     open("TIDEGATE_STORE__BREAKER__FAILURES", "failures in a row after which a node is gone", |to, text| {
         put(&mut to.store.breaker.failures, text)
     }),
@@ -98,6 +102,11 @@ const VARIABLES: &[Variable] = &[
         "TIDEGATE_STORE__LEASE_SECRET",
         "what leases are signed with, the same on all nodes",
         |to, text| put(&mut to.store.lease_secret, text),
+    ),
+    secret(
+        "TIDEGATE_STORE__FLEET_SECRET",
+        "what nodes sign what they tell each other with, the same on all nodes",
+        |to, text| put(&mut to.store.fleet_secret, text),
     ),
     open("TIDEGATE_STORE__TLS__CA", "PEM file with the authorities to trust", |to, text| {
         to.store.tls.ca = Some(PathBuf::from(text));
@@ -150,6 +159,10 @@ const VARIABLES: &[Variable] = &[
     }),
     open("TIDEGATE_ADMIN__TOKENS_FILE", "a file with one on each line", |to, text| {
         to.admin.tokens_file = Some(PathBuf::from(text));
+        Ok(())
+    }),
+    open("TIDEGATE_ADMIN__HOSTS", "names of the admin listener, with spaces between", |to, text| {
+        to.admin.hosts = Some(text.split_whitespace().map(str::to_owned).collect());
         Ok(())
     }),
     open("TIDEGATE_DATA", "directory of the embedded database", |to, text| {
@@ -298,6 +311,7 @@ pub(crate) fn help() -> String {
         (ADMIN, "for `tidegate rules`, `keys` and `top`: the admin listener to ask"),
         (TOKEN, "the same: the token to ask it with"),
         (TOKEN_FILE, "the same, in a file"),
+        (CA, "for commands that ask a server over https: a PEM file with its certificate authority"),
     ] {
         lines.push(format!("  {name:39} {help}"));
     }
@@ -344,7 +358,7 @@ fn find(name: &str) -> Option<(&'static Variable, bool)> {
 /// whose name begins with ours (`TIDEGATE_SERVICE_HOST`, `TIDEGATE_REDIS_PORT_6379_TCP_ADDR`).
 fn is_for_others(name: &str) -> bool {
     let known =
-        [CONFIG, SERVER, ADMIN, TOKEN, TOKEN_FILE].contains(&name) || name.starts_with("TIDEGATE_TOOL_");
+        [CONFIG, SERVER, ADMIN, CA, TOKEN, TOKEN_FILE].contains(&name) || name.starts_with("TIDEGATE_TOOL_");
     let parts: Vec<&str> = name.split('_').collect();
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_protocol = |part: &str| ["TCP", "UDP", "SCTP"].contains(&part);

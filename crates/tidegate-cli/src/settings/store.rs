@@ -3,14 +3,16 @@
 //! An address may contain a password, so no message here repeats any part of one with a login.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tidegate_http::answer::ClosedStatus;
 use tidegate_store_redis::{Credentials, TlsFiles, Topology, Transport, UrlError};
 
-use super::config;
 use super::values::{Count, Secret, Span, Switch};
+use super::{config, values};
 use crate::failure::Failure;
 
 /// The store of counters, and the settings of a remote one; `None` is the part's own default.
@@ -20,33 +22,36 @@ pub(crate) struct StoreSettings {
     /// Whether the server must not start without it.
     pub(crate) required: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) closed_status: ClosedStatus,
     pub(crate) breaker_failures: Option<NonZeroU32>,
     pub(crate) breaker_open_for: Option<Duration>,
     pub(crate) key_prefix: Option<String>,
     pub(crate) expected_nodes: Option<NonZeroU64>,
     pub(crate) remembered_cells: Option<NonZeroUsize>,
-    pub(crate) lease_secret: Option<LeaseSecret>,
+    pub(crate) lease_secret: Option<SharedSecret>,
+    /// Signs what nodes tell each other; by default the secret of leases.
+    pub(crate) fleet_secret: Option<SharedSecret>,
     pub(crate) tls: TlsFiles,
     pub(crate) sentinel: Credentials,
 }
 
-/// The key that signs leases.
+/// A secret that all nodes have, and Redis does not.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct LeaseSecret(Box<[u8]>);
+pub(crate) struct SharedSecret(Box<[u8]>);
 
-impl LeaseSecret {
-    /// The holder of one lease could guess a shorter key.
+impl SharedSecret {
+    /// Who has one signature could guess a shorter key.
     const SHORTEST: usize = 16;
 
-    fn new(secret: &Secret) -> Result<Self, Failure> {
+    fn new(name: &str, secret: &Secret) -> Result<Self, Failure> {
         let secret = secret.reveal().as_bytes();
-        if secret.len() < LeaseSecret::SHORTEST {
-            let what = format!("store.lease_secret: it has {} bytes, and needs at least 16", secret.len());
+        if secret.len() < SharedSecret::SHORTEST {
+            let what = format!("store.{name}: it has {} bytes, and needs at least 16", secret.len());
             return Err(
                 Failure::new(what).hint("take 32 random ones, for instance of `openssl rand -hex 32`")
             );
         }
-        Ok(LeaseSecret(secret.into()))
+        Ok(SharedSecret(secret.into()))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -54,9 +59,9 @@ impl LeaseSecret {
     }
 }
 
-impl fmt::Debug for LeaseSecret {
+impl fmt::Debug for SharedSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LeaseSecret")
+        f.write_str("SharedSecret")
     }
 }
 
@@ -76,11 +81,13 @@ impl StoreSettings {
             password,
             required,
             timeout,
+            closed_status,
             breaker,
             key_prefix,
             expected_nodes,
             remembered_cells,
             lease_secret,
+            fleet_secret,
             tls,
             sentinel,
         } = store;
@@ -98,18 +105,24 @@ impl StoreSettings {
         if let Some(password) = &password {
             url.set_password(password.reveal())?;
         }
+        let read =
+            |name, secret: Option<Secret>| secret.map(|secret| SharedSecret::new(name, &secret)).transpose();
+        let lease_secret = read("lease_secret", lease_secret)?;
+        let fleet_secret = read("fleet_secret", fleet_secret)?.or_else(|| lease_secret.clone());
         let mut files = TlsFiles::default();
         (files.ca, files.certificate, files.key) = (tls.ca, tls.certificate, tls.key);
         Ok(StoreSettings {
             url,
             required: required.is_some_and(|Switch(required)| required),
             timeout: timeout.map(|Span(timeout)| timeout),
+            closed_status: closed_status.map(|values::ClosedStatus(status)| status).unwrap_or_default(),
             breaker_failures: failures.transpose()?,
             breaker_open_for: breaker.open_for.map(|Span(span)| span),
             key_prefix,
             expected_nodes: expected_nodes.and_then(|Count(nodes)| NonZeroU64::try_from(nodes).ok()),
             remembered_cells: remembered_cells.map(|Count(cells)| cells),
-            lease_secret: lease_secret.as_ref().map(LeaseSecret::new).transpose()?,
+            lease_secret,
+            fleet_secret,
             tls: files,
             sentinel: Credentials {
                 user: sentinel.user,
@@ -120,6 +133,15 @@ impl StoreSettings {
 }
 
 impl StoreUrl {
+    /// Whether other machines can reach it: some host is not this one's loopback.
+    pub(crate) fn is_beyond_loopback(&self) -> bool {
+        let StoreUrl::Redis(url) = self else { return false };
+        let is_loopback = |host: &str| {
+            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        };
+        url.endpoints.iter().any(|endpoint| !is_loopback(&endpoint.host))
+    }
+
     /// Sets the password, which the url itself must not have.
     fn set_password(&mut self, password: &str) -> Result<(), Failure> {
         match self {
@@ -272,6 +294,42 @@ mod tests {
             "{failure}"
         );
         assert_eq!(decide("0123456789abcdef").unwrap().lease_secret.unwrap().bytes(), b"0123456789abcdef");
+    }
+
+    #[test]
+    fn fleet_secret_is_the_lease_secret_unless_given() {
+        let secret = |text: &str| Some(text.parse().unwrap());
+        let decide = |lease_secret, fleet_secret| {
+            let store = config::Store { lease_secret, fleet_secret, ..config::Store::default() };
+            StoreSettings::decide(store).map(|settings| settings.fleet_secret)
+        };
+        let bytes = |decided: Result<Option<SharedSecret>, Failure>| {
+            decided.unwrap().map(|secret| secret.bytes().to_vec())
+        };
+        assert_eq!(bytes(decide(None, None)), None);
+        assert_eq!(bytes(decide(secret("of-the-leases-16"), None)), Some(b"of-the-leases-16".to_vec()));
+        let both = decide(secret("of-the-leases-16"), secret("of-the-fleet--16"));
+        assert_eq!(bytes(both), Some(b"of-the-fleet--16".to_vec()));
+        let failure = format!("{:?}", decide(None, secret("hunter2")).unwrap_err());
+        assert!(
+            failure.contains("store.fleet_secret: it has 7 bytes") && !failure.contains("hunter2"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn stores_on_other_machines_are_told_from_loopback() {
+        for (url, beyond) in [
+            ("memory:", false),
+            ("redis://127.0.0.1:6379", false),
+            ("redis://localhost", false),
+            ("redis://[::1]:6379", false),
+            ("redis://redis:6379", true),
+            ("redis://10.0.0.5", true),
+            ("redis+cluster://127.0.0.1,10.0.0.5", true),
+        ] {
+            assert_eq!(url.parse::<StoreUrl>().unwrap().is_beyond_loopback(), beyond, "{url}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
+use tidegate_http::answer;
 use tidegate_rules::parse_duration;
 
 use super::diagnose::suggest;
@@ -117,6 +118,23 @@ impl FromStr for RlsHeaders {
         let known =
             [("none", RlsHeaders::None), ("x-ratelimit", RlsHeaders::XRateLimit), ("ietf", RlsHeaders::Ietf)];
         one_of(text, &known)
+    }
+}
+
+/// The status of a refusal for lack of a store: 503 or 429.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "u16", extend("enum" = [503, 429]))]
+pub(crate) struct ClosedStatus(pub(crate) answer::ClosedStatus);
+
+impl FromStr for ClosedStatus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "503" => Ok(ClosedStatus(answer::ClosedStatus::ServiceUnavailable)),
+            "429" => Ok(ClosedStatus(answer::ClosedStatus::TooManyRequests)),
+            _ => Err(format!("`{text}` is no status of a refusal without the store\nuse 503 or 429")),
+        }
     }
 }
 
@@ -279,6 +297,7 @@ deserialize_from_text!(
     RulesSource,
     HeaderSet,
     RlsHeaders,
+    ClosedStatus,
     LogFormat,
     LogFilter,
     Count,

@@ -167,6 +167,15 @@ impl Attack {
         self.history.troubles.push(Trouble { from, until: self.at(), what: What::Stalled, spares });
     }
 
+    /// The machine kept one Redis from answering anybody, as somebody saw who has nothing to do with tidegate.
+    fn kept_away(&mut self, server: usize, (from, until): (Instant, Instant)) {
+        let [from, until] = [from, until].map(|moment| moment.saturating_duration_since(self.began));
+        if self.history.troubles_in(from, until).next().is_none() {
+            let spares = if self.store.reserves() { self.elsewhere(server) } else { BTreeSet::new() };
+            self.history.troubles.push(Trouble { from, until, what: What::Stalled, spares });
+        }
+    }
+
     /// Kills one Redis and starts it again, empty, in the middle of a burst.
     pub(crate) fn restart(&mut self, server: usize, pipelines: &[Pipeline]) {
         self.look_at_redis();
@@ -254,13 +263,16 @@ impl Attack {
     pub(crate) fn finish(mut self) -> (History, Vec<Violation>) {
         self.look_at_redis();
         let watches = std::mem::take(&mut self.watches);
-        for (redis, watch) in self.store.servers().into_iter().zip(watches) {
-            let (looks, pace) = watch.finish();
+        let mut away = Vec::new();
+        for (server, (redis, watch)) in self.store.servers().into_iter().zip(watches).enumerate() {
+            let (watched, pace) = watch.finish();
             if redis.process().is_running() {
                 let pace = pace.max(pace_of(redis));
-                self.violations.extend(slow_scripts(&looks, &self.stopped, pace));
+                self.violations.extend(slow_scripts(&watched.looks, &self.stopped, pace));
             }
+            away.extend(watched.away.into_iter().map(|span| (server, span)));
         }
+        away.into_iter().for_each(|(server, span)| self.kept_away(server, span));
         let mut violations = checker::check(&self.history);
         violations.append(&mut self.violations);
         (self.history, violations)

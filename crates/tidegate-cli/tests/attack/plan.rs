@@ -112,8 +112,11 @@ impl Plan {
             policy,
         };
         let mut limits = limits;
-        // Two limits of one kind in a rule would need names of their own.
-        limits.dedup_by(|a, b| std::mem::discriminant(a) == std::mem::discriminant(b));
+        // Two limits of one kind in a rule would need names of their own, and so would two sliding ones.
+        let slides = |limit: &Limit| matches!(limit, Limit::SlidingWindow { .. } | Limit::SlidingLog { .. });
+        limits.dedup_by(|a, b| {
+            std::mem::discriminant(a) == std::mem::discriminant(b) || slides(a) && slides(b)
+        });
         let per_user = rule("user", "user", limits);
         let per_tenant = tenants.map(|limits| rule("tenant", "tenant", limits));
         let tenant = per_tenant.as_ref().map(|rule| self.cells_of(rule, "t"));

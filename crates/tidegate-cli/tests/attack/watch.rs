@@ -6,22 +6,52 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate_testkit::Redis;
 use tidegate_testkit::resp::{Client, Value};
 
 use crate::checker::{Look, Pace, Script, Span, Violation, keys_without_ttl};
-use crate::world::{PATIENCE, pass, wall};
+use crate::world::{PATIENCE, now, pass, wall};
 
 /// Between two looks: about as long as a slow script, so that what is seen of the scheduler is what the script met.
 const EVERY: Duration = Duration::from_millis(5);
+
+/// A server that answers nobody for this long may be taken for one that has failed, and so may one that answers everything
+/// later than `LATE` for `ALWAYS_LATE`. A little less than tidegate says: the two do not look at the same moments.
+const SILENT: Duration = Duration::from_millis(120);
+const LATE: Duration = Duration::from_millis(8);
+const ALWAYS_LATE: Duration = Duration::from_millis(1_500);
 
 /// Looks at the scheduler and the slow log until it is asked for what it saw.
 pub(crate) struct Watch {
     pace: Pace,
     stop: Arc<AtomicBool>,
-    watcher: JoinHandle<Vec<Look>>,
+    watcher: JoinHandle<Watched>,
+}
+
+/// What was seen of one server.
+#[derive(Default)]
+pub(crate) struct Watched {
+    pub(crate) looks: Vec<Look>,
+    /// When the machine kept the server from answering, though nobody stopped it: from, until.
+    pub(crate) away: Vec<(Instant, Instant)>,
+}
+
+impl Watched {
+    /// A round trip from `sent` to `received`; `late_since` is when the first of those began that were all late.
+    fn note(&mut self, sent: Instant, received: Instant, late_since: &mut Option<Instant>) {
+        let took = received - sent;
+        let since = if took > LATE { Some(late_since.unwrap_or(sent)) } else { None };
+        *late_since = since;
+        let always_late = since.filter(|since| received - *since > ALWAYS_LATE);
+        let silent = (took > SILENT).then_some(sent);
+        let Some(from) = always_late.or(silent) else { return };
+        match self.away.last_mut().filter(|(_, until)| from <= *until) {
+            Some((_, until)) => *until = received,
+            None => self.away.push((from, received)),
+        }
+    }
 }
 
 impl Watch {
@@ -35,26 +65,27 @@ impl Watch {
         let (pid, mut client, stopped) = (redis.process().pid(), redis.client(), stop.clone());
         client.set_patience(PATIENCE).expect("patience is not zero");
         let watcher = std::thread::spawn(move || {
-            let mut looks = Vec::new();
+            let (mut watched, mut late_since) = (Watched::default(), None);
             // Before each look, for the next: a look waits for the script that runs.
             let (mut from, mut before, mut last) = (wall(), stood_still(pid), false);
             while !last {
                 last = stopped.load(Ordering::Relaxed);
                 pass(EVERY);
-                let next = (wall(), stood_still(pid));
+                let (next, sent) = ((wall(), stood_still(pid)), now());
                 // One that was killed says nothing more.
                 let Ok(scripts) = take_slow_log(&mut client) else { break };
+                watched.note(sent, now(), &mut late_since);
                 let span = Span { from, until: wall(), waited: stood_still(pid).saturating_sub(before) };
-                looks.extend((!scripts.is_empty()).then_some(Look { span, scripts }));
+                watched.looks.extend((!scripts.is_empty()).then_some(Look { span, scripts }));
                 (from, before) = next;
             }
-            looks
+            watched
         });
         Watch { pace, stop, watcher }
     }
 
     /// What was seen, and how slow Redis was before.
-    pub(crate) fn finish(self) -> (Vec<Look>, Pace) {
+    pub(crate) fn finish(self) -> (Watched, Pace) {
         self.stop.store(true, Ordering::Relaxed);
         (self.watcher.join().expect("watching does not fail"), self.pace)
     }

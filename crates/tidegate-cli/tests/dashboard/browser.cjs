@@ -824,6 +824,37 @@ const stories = {
     page.noMistakes();
   },
 
+  /** Who is signed in: an admin sees everybody and signs a viewer out, who sees only the own sessions. */
+  async sessions(browser) {
+    const admin = await open(browser);
+    await logIn(admin);
+    const { token } = await api(admin, 'POST', 'tokens', { name: 'accounts', role: 'viewer', expires_in: '1h' });
+    const viewer = await open(browser);
+    await to(viewer, 'access');
+    await viewer.getByLabel('Token').fill(token);
+    await viewer.getByRole('button', { name: 'Sign in' }).click();
+    const own = viewer.getByRole('region', { name: 'Table of sessions' });
+    await own.getByRole('button', { name: 'Sign out (this one)' }).waitFor();
+    if ((await own.locator('tbody tr').count()) !== 1) fail('a viewer sees the sessions of others');
+    if (await viewer.getByRole('button', { name: 'New token…' }).count()) fail('a viewer is offered to make tokens');
+    await accessible(viewer, 'own sessions');
+    await looks(viewer, 'access-viewer');
+
+    await to(admin, 'access');
+    const all = admin.getByRole('region', { name: 'Table of sessions' });
+    const row = all.getByRole('row').filter({ hasText: 'accounts' });
+    await row.getByText('with a token').waitFor();
+    await all.getByRole('row').filter({ hasText: 'with a log-in link' }).waitFor();
+    await accessible(admin, 'sessions');
+    await looks(admin, 'access-sessions');
+    await row.getByRole('button', { name: 'Sign out…' }).click();
+    await screenshot(admin, 'access-sign-out');
+    await admin.getByRole('dialog').getByRole('button', { name: 'Sign out', exact: true }).click();
+    await row.waitFor({ state: 'detached' });
+    await viewer.getByRole('dialog', { name: 'Your session is over' }).waitFor();
+    admin.noMistakes();
+  },
+
   /** What was typed is not lost: when the session ends, when somebody else publishes first, when the server restarts. */
   async drafts(browser) {
     const page = await open(browser);

@@ -163,6 +163,11 @@ fn every_page_is_reached_and_gone_through_by_keyboard() {
 }
 
 #[test]
+fn an_admin_signs_a_viewer_out_who_sees_only_its_own_sessions() {
+    live_through("sessions");
+}
+
+#[test]
 fn what_was_typed_outlives_a_session_a_race_and_a_restart() {
     live_through("drafts");
 }

@@ -189,6 +189,37 @@ fn an_admin_listener_beyond_loopback_is_refused_without_a_token_and_wants_it_wit
 }
 
 #[test]
+fn guesses_at_admin_tokens_share_one_limit_whichever_way_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("tidegate.yaml");
+    fs::write(&config, format!("admin: {{ tokens: [{TOKEN}] }}")).unwrap();
+    let args = ["--config", config.to_str().unwrap(), "--admin", "0.0.0.0:0", "--http", "127.0.0.1:0"];
+    let args = [&args[..], &["--grpc", "off", "--resp", "off"]].concat();
+    let data = dir.path().join("data");
+    let env = [("TIDEGATE_DATA", data.to_str().unwrap())];
+    let mut server = TidegateServer::start_with_env(BINARY, &args, &env);
+    let address = SocketAddr::from(([127, 0, 0, 1], server.addr("admin").port()));
+    let log = server.stderr();
+    assert_eq!(log.matches("in the clear beyond this machine").count(), 1, "{log}");
+    let with = |path: &str, token: &str| {
+        let bearer = format!("Bearer {token}");
+        http::request(address, "GET", path, &[("authorization", &bearer)], b"").unwrap().status
+    };
+    let log_in = || http::post_json(address, "/admin/v1/session", r#"{"token":"wrong"}"#).status;
+    let guess = |number: usize| match number % 3 {
+        0 => with("/metrics", "wrong"),
+        1 => with("/admin/v1/rules", "wrong"),
+        _ => log_in(),
+    };
+    // One is given back every six seconds: a slow machine may have a few more, and no way in has ten of its own.
+    let before = (0..30).take_while(|number| guess(*number) == 401).count();
+    assert!((10..20).contains(&before), "{before} guesses were looked at");
+    for path in ["/metrics", "/admin/v1/rules"] {
+        assert_eq!(with(path, TOKEN), 429, "{path}");
+    }
+}
+
+#[test]
 fn a_pipe_that_nobody_writes_to_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let made = std::process::Command::new("mkfifo").arg(dir.path().join("rules.yaml")).status().unwrap();

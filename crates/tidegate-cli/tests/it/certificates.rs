@@ -11,7 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tidegate_testkit::{Certificates, TidegateServer, Upstream, eventually};
 
-use crate::access::{PATIENCE, serve};
+use crate::access::{BINARY, PATIENCE, serve};
+use crate::{ran, tidegate};
 
 const HTTP: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
 pub(crate) const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
@@ -176,4 +177,52 @@ fn half_a_handshake_ends_on_every_listener() {
             "{listener}: {ended:?}"
         );
     }
+}
+
+#[test]
+fn an_admin_listener_beyond_loopback_tells_browsers_to_stay_with_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Certificates::for_loopback(dir.path());
+    let given = format!("{{ certificate: {}, key: {} }}", files.cert.display(), files.key.display());
+    let config = format!("tls: {{ admin: {given} }}\nadmin: {{ tokens: [0123456789abcdef] }}\n");
+    fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
+    let config = dir.path().join("tidegate.yaml");
+    let args = ["--config", config.to_str().unwrap(), "--admin", "0.0.0.0:0", "--http", "127.0.0.1:0"];
+    let args = [&args[..], &["--grpc", "off", "--resp", "off"]].concat();
+    let mut server = TidegateServer::start(BINARY, &args);
+    let address = SocketAddr::from(([127, 0, 0, 1], server.addr("admin").port()));
+    let answer = ask(&mut connect(address, &files.ca, None, "http/1.1").unwrap(), HTTP).unwrap();
+    assert!(answer.contains("strict-transport-security: max-age=2592000"), "{answer}");
+    assert!(!server.stderr().contains("in the clear beyond"), "{}", server.stderr());
+}
+
+#[test]
+fn commands_ask_over_tls_whom_they_trust() {
+    let (dir, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (own, strange) = (Certificates::for_loopback(dir.path()), Certificates::for_loopback(others.path()));
+    let (mut server, _upstream) = serve_over_tls(dir.path(), "{ certificate: cert.pem, key: key.pem }");
+    let (admin, http) =
+        (format!("https://{}", server.addr("admin")), format!("https://{}", server.addr("http")));
+    let told = |trusts: Option<&Certificates>, words: &[&str]| {
+        let mut command = tidegate(words);
+        command.env("HOME", others.path()).env("TIDEGATE_TOKEN", "not-the-token-of-anybody");
+        if let Some(trusts) = trusts {
+            command.env("TIDEGATE_CA", &trusts.ca);
+        }
+        ran(&command.output().unwrap())
+    };
+    let list = ["rules", "list", "--admin", &*admin];
+    // Who gets as far as this was heard.
+    assert!(told(Some(&own), &list).contains("token"), "{}", told(Some(&own), &list));
+    let by_flag = [&list[..], &["--ca", own.ca.to_str().unwrap()]].concat();
+    assert_eq!(told(None, &by_flag), told(Some(&own), &list));
+    for trusts in [Some(&strange), None] {
+        let told = told(trusts, &list);
+        assert!(told.contains("cannot connect") && told.contains("hint: name a PEM file"), "{told}");
+    }
+    let check = ["check", "--server", &*http, "--domain", "api", "user=1"];
+    assert!(told(Some(&own), &check).contains("exit 0"), "{}", told(Some(&own), &check));
+    assert!(told(Some(&strange), &check).contains("exit 2"));
+    let plain = ["rules", "list", "--admin", &admin.replace("https", "http")];
+    assert!(told(Some(&own), &plain).contains("exit 1"), "in the clear there is nothing");
 }

@@ -41,8 +41,36 @@ fn the_first_start_prints_one_link_that_logs_in_once() {
     eventually("the dashboard is named", PATIENCE, || server.stdout().contains(&format!("http://{admin}/")));
     assert_eq!(link_in(&server), None, "somebody has logged in");
     assert!(server.stdout().contains("the starter rules apply"));
+    // A browser keeps the cookie of each port apart.
+    let (_, session) = cookie.split_once('=').unwrap();
+    let cookie = format!("tidegate_session_{}={session}", admin.port());
     let rules = http::request(admin, "GET", "/admin/v1/rules", &[("cookie", &cookie)], b"").unwrap();
     assert_eq!(rules.json()["version"], 1, "the database is the same, and the session goes on");
+    let (csrf, out) = (first.json()["csrf"].clone(), "/admin/v1/session");
+    let given = [("cookie", &*cookie), ("x-csrf-token", csrf.as_str().unwrap())];
+    assert_eq!(http::request(admin, "DELETE", out, &given, b"").unwrap().status, 204);
+
+    server.restart();
+    let admin = server.addr("admin");
+    eventually("the dashboard is named", PATIENCE, || server.stdout().contains(&format!("http://{admin}/")));
+    assert_eq!(link_in(&server), None, "nor is one printed when nobody is logged in any more");
+}
+
+#[test]
+fn a_start_replaces_the_link_of_the_last_one() {
+    let mut server = TidegateServer::start(BINARY, &FREE_PORTS);
+    eventually("a link is printed", PATIENCE, || link_in(&server).is_some());
+    let first = link_in(&server).unwrap();
+    server.restart();
+    let is_another = |link: Option<String>| link.is_some_and(|link| link != first);
+    eventually("another link is printed", PATIENCE, || is_another(link_in(&server)));
+    let admin = server.addr("admin");
+    let log_in = |link: &str| {
+        let code = link.split_once("code=").unwrap().1;
+        http::post_json(admin, "/admin/v1/session", &json!({ "token": code }).to_string())
+    };
+    assert_eq!(log_in(&first).status, 401);
+    assert_eq!(log_in(&link_in(&server).unwrap()).status, 200);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `tidegate rules`, `keys`, `top` and `login` against a running server.
 
 use std::fs;
+use std::io::Write as _;
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
@@ -40,7 +42,7 @@ fn fails(node: &Node, words: &[&str]) -> String {
 fn rules_go_in_and_out_without_loss_and_back() {
     let node = Node::start("");
     let (files, out) = (node.dir.path().join("files"), node.dir.path().join("out"));
-    let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
     fs::create_dir(&files).unwrap();
     fs::write(files.join("api.yaml"), rules_of(4)).unwrap();
     fs::write(
@@ -78,6 +80,44 @@ fn rules_go_in_and_out_without_loss_and_back() {
     let mistake = fails(&node, &["rules", "apply", &file]);
     assert!(mistake.contains("hint: units are") && mistake.matches("api:2:").count() == 1, "{mistake}");
     assert_eq!(node.limit(), Some(4), "nothing was published");
+}
+
+#[test]
+fn diff_and_apply_say_which_counters_start_empty() {
+    let node = Node::start("");
+    let file = node.dir.path().join("api.yaml");
+    let fixed = "{ algorithm: fixed_window, limit: 200, window: 1m }";
+    fs::write(&file, says(&node, &["rules", "get", "api"]).replace("100/minute", fixed)).unwrap();
+    let file = file.to_str().unwrap();
+    let warning =
+        "warning: counters of `per-user` start empty: sliding_log 100/1m becomes fixed_window 200/1m";
+    let hint = "hint: to keep them, write { algorithm: sliding_log, limit: 200, window: 1m }";
+    let beforehand = json_of(&node, &["rules", "diff", file]);
+    assert_eq!(format!("warning: {}", beforehand["diagnostics"][0]["message"].as_str().unwrap()), warning);
+    let applied = says(&node, &["rules", "apply", file]);
+    assert!(applied.contains(warning) && applied.contains(hint), "{applied}");
+}
+
+#[test]
+fn export_and_import_keep_every_domain() {
+    let node = Node::start("");
+    let out = node.dir.path().join("out");
+    // The second sorts first, and had the first one's file.
+    let domains = ["domain-0", "a/b", "A.b", "api"];
+    let document = |domain: &&str| {
+        let text = format!("# Of {domain}.\ndomain: {domain}\nrules: [{{ name: r, limits: [5/s] }}]\n");
+        json!({ "domain": domain, "text": text })
+    };
+    let documents: Vec<Value> = domains.iter().map(document).collect();
+    let on = format!("\"{}\"", node.get("/rules")["version"]);
+    let body = json!({ "documents": documents, "reason": "" });
+    assert_eq!(node.ask("PUT", "/rules", &[("if-match", &on)], &body).status, 200);
+    let before = node.get("/rules")["documents"].clone();
+    assert_eq!(before.as_array().unwrap().len(), domains.len());
+    says(&node, &["rules", "export", out.to_str().unwrap()]);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), domains.len());
+    says(&node, &["rules", "import", out.to_str().unwrap()]);
+    assert_eq!(node.get("/rules")["documents"], before);
 }
 
 #[test]
@@ -232,6 +272,43 @@ fn a_log_in_link_is_made_through_the_database_or_with_a_token() {
     let nobody = command.env("HOME", "/nonexistent").output().unwrap();
     let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert!(told.contains("not logged in") && told.contains("tidegate login"), "{told}");
+}
+
+/// `tidegate login -` with this link on standard input; tokens are kept in `home`.
+fn log_in_with(link: &str, home: &Path) -> Output {
+    let mut command = tidegate(&["login", "-"]);
+    let command =
+        command.env("HOME", home).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    writeln!(child.stdin.take().unwrap(), "{link}").unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_link_is_read_from_standard_input_and_survives_a_failure() {
+    let node = Node::start("");
+    let server = format!("http://{}", node.admin);
+    let viewer = node.post("/tokens", &json!({ "name": "v", "role": "viewer" })).json()["token"].clone();
+    let mut command = tidegate(&["login"]);
+    command.env("TIDEGATE_ADMIN", &server).env("TIDEGATE_TOKEN", viewer.as_str().unwrap());
+    let made = command.output().unwrap();
+    let link = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    assert!(link.starts_with(&format!("{server}/#/login?code=")), "{link}");
+
+    let argument = tidegate(&["login", &link]).env("HOME", node.dir.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&argument.stderr).into_owned();
+    assert!(!argument.status.success() && told.contains("tidegate login -"), "{told}");
+    let home = node.dir.path().join("file");
+    fs::write(&home, "no directory").unwrap();
+    assert!(!log_in_with(&link, &home).status.success(), "there is no place to keep a token");
+
+    let kept = log_in_with(&link, node.dir.path());
+    let told = String::from_utf8_lossy(&kept.stdout).into_owned();
+    assert!(told.contains("as viewer"), "{told}{}", String::from_utf8_lossy(&kept.stderr));
+    let mut command = tidegate(&["rules", "--admin", &server, "list"]);
+    let listed = command.env("HOME", node.dir.path()).output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    assert!(!log_in_with(&link, node.dir.path()).status.success(), "it works once");
 }
 
 #[test]

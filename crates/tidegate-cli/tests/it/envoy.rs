@@ -34,6 +34,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1 }
   - key: weight
     rate_limit: { unit: year, requests_per_unit: 3 }
+  - key: tokens
+    rate_limit: { unit: year, requests_per_unit: 1000 }
 "#;
 
 struct Edge {
@@ -81,7 +83,7 @@ fn serve(limits: &str, config: &str, grpc: SocketAddr) -> TidegateServer {
 }
 
 /// Routes: `/plain` asks with the user; `/plans` with user and plan; `/trial` in shadow; `/heavy` for two hits; `/own` with a
-/// limit of its own, two per year.
+/// limit of its own, two per year. `/tokens` looks first, and charges what the answer says once it is sent.
 fn envoy_config(grpc: SocketAddr, upstream: SocketAddr) -> String {
     let (grpc, upstream) = (grpc.port(), upstream.port());
     let asks_with = |header: &str, key: &str| {
@@ -99,7 +101,13 @@ fn envoy_config(grpc: SocketAddr, upstream: SocketAddr) -> String {
          {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute, \
          rate_limits: [{{ actions: [{weight}], hits_addend: {{ number: 2 }} }}] }} }} }}"
     );
+    let tokens = asks_with("x-user", "tokens");
+    let charged = format!(
+        "{{ match: {{ prefix: /tokens }}, route: {{ cluster: upstream }},          response_headers_to_add: [{{ header: {{ key: x-used, value: \"%REQ(x-tokens)%\" }} }}],          typed_per_filter_config: {{ envoy.filters.http.ratelimit:          {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute,          rate_limits: [{{ actions: [{tokens}], hits_addend: {{ number: 0 }} }},          {{ actions: [{tokens}], hits_addend: {{ format: \"%RESP(x-used)%\" }}, apply_on_stream_done: true }}] }} }} }}"
+    );
     let routes = [
+        charged,
+        route("/one-token", &format!("{{ actions: [{tokens}] }}")),
         route("/plain", &format!("{{ actions: [{user}] }}")),
         route("/plans", &format!("{{ actions: [{user}, {plan}] }}")),
         route("/trial", &format!("{{ actions: [{trial}] }}")),
@@ -176,6 +184,43 @@ fn requests_pass_up_to_the_limit_and_a_refused_one_reaches_no_upstream() {
     assert_eq!(edge.status("/plain", &[]), 200);
 }
 
+/// Answers of `tokens` each, one after the other, until one is refused: how many passed.
+fn answers_until_refused(edge: &Edge, user: &str, tokens: &str) -> usize {
+    let headers = [("x-user", user), ("x-tokens", tokens)];
+    let asked = || edge.envoy.stat("cluster.tidegate.upstream_rq_completed").unwrap_or(0);
+    (0..20)
+        .take_while(|_| {
+            let before = asked();
+            let passed = edge.status("/tokens", &headers) == 200;
+            // Envoy asks, and charges when the answer is sent.
+            let calls = if passed { 2 } else { 1 };
+            edge.envoy.wait_for_stat("cluster.tidegate.upstream_rq_completed", |now| now >= before + calls);
+            passed
+        })
+        .count()
+}
+
+fn enforces_what_is_charged_after_the_answer(edge: &Edge) {
+    // Of 1,000: 1,200; 600 and 600; 400, 400 and 400.
+    for (tokens, passed) in [("1200", 1), ("600", 2), ("400", 3)] {
+        assert_eq!(answers_until_refused(edge, tokens, tokens), passed, "answers of {tokens}");
+        assert_eq!(edge.status("/one-token", &[("x-user", tokens)]), 429, "nor does a single hit pass");
+    }
+    assert_eq!(edge.status("/one-token", &[("x-user", "another")]), 200);
+}
+
+#[test]
+fn tokens_charged_after_the_answer_are_enforced() {
+    enforces_what_is_charged_after_the_answer(&Edge::start());
+}
+
+#[test]
+fn tokens_charged_after_the_answer_are_enforced_on_redis() {
+    let redis = tidegate_testkit::Redis::start();
+    let config = format!("store: {{ url: \"{}\", timeout: 1s }}", redis.url());
+    enforces_what_is_charged_after_the_answer(&Edge::with(SocketAddr::from(([127, 0, 0, 1], 0)), &config));
+}
+
 #[test]
 fn envoy_passes_our_headers_on_to_its_caller_where_that_is_configured() {
     let edge = Edge::with(SocketAddr::from(([127, 0, 0, 1], 0)), "rls: { response_headers: x-ratelimit }");
@@ -221,7 +266,8 @@ fn hits_that_a_route_adds_are_spent_together_or_not_at_all() {
     assert_eq!(edge.status("/heavy", &[("x-user", "1")]), 200);
     // One of three is left: two do not fit and are not spent, one does.
     assert_eq!(edge.status("/heavy", &[("x-user", "1")]), 429);
-    assert_eq!(edge.statuses("/light", &[("x-user", "1")], 2), [200, 429]);
+    // As there, a cost above what is left is counted.
+    assert_eq!(edge.statuses("/light", &[("x-user", "1")], 2), [429, 429]);
 }
 
 #[test]

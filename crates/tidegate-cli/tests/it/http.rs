@@ -127,7 +127,7 @@ fn a_named_request_is_spent_once_and_its_name_cannot_be_used_for_another() {
     assert_eq!(batch["decisions"][0], first.json());
     assert_eq!(server.left(), 2);
 
-    let other = json!({ "domain": "api", "attributes": { "user": "43" }, "request_id": "r-1" });
+    let other = json!({ "domain": "api", "attributes": { "user": "42" }, "cost": 2, "request_id": "r-1" });
     let conflict = server.post("/v1/check", &other);
     assert_eq!((conflict.status, &conflict.json()["field"]), (409, &json!("request_id")));
 

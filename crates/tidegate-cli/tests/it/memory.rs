@@ -3,13 +3,15 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_testkit::{TidegateServer, eventually};
 
 use crate::access::{PATIENCE, serve};
-use crate::frames::{ACK, DATA, END_HEADERS, HEADERS, Peer, SETTINGS, WINDOW_UPDATE, frame, post};
+use crate::frames::{
+    ACK, DATA, END_HEADERS, END_STREAM, HEADERS, Peer, SETTINGS, WINDOW_UPDATE, frame, head, post,
+};
 
 const MIB: u64 = 1 << 20;
 /// For what takes seconds of the server's own work, on a machine that others keep busy.
@@ -36,47 +38,83 @@ fn deaf() -> SocketAddr {
     address
 }
 
+/// A service that answers every request with two megabytes, and how many it was asked for.
+fn generous() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = asked.clone();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let counted = counted.clone();
+            std::thread::spawn(move || {
+                let _ = client.read(&mut [0; 4096]);
+                counted.fetch_add(1, Ordering::SeqCst);
+                let _ = client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2097152\r\n\r\n");
+                while client.write_all(&[b'x'; 65_536]).is_ok() {}
+            });
+        }
+    });
+    (address, asked)
+}
+
 fn serve_with_proxy(dir: &std::path::Path) -> TidegateServer {
+    serve_in_front_of(deaf(), dir)
+}
+
+fn serve_in_front_of(service: SocketAddr, dir: &std::path::Path) -> TidegateServer {
     let config = format!(
         "proxy:\n  listen: 127.0.0.1:0\n  domain: api\n\
-         \x20 upstreams: [{{ name: a, targets: ['http://{}'] }}]\n",
-        deaf()
+         \x20 upstreams: [{{ name: a, targets: ['http://{service}'] }}]\n"
     );
     serve(dir, &config, &[("TIDEGATE_WORKERS", "2"), ("RUST_BACKTRACE", "0")])
 }
 
-/// Begins a thousand requests of 240 KB on one connection and ends none, as far as the server lets it.
-fn hold(to: SocketAddr, path: &str, header: (&str, &str)) -> Peer {
-    let mut peer = Peer::connect(to);
-    peer.next_of(SETTINGS);
-    peer.send(&frame(SETTINGS, ACK, 0, &[]));
-    let window = Arc::new(AtomicI64::new(65_535));
-    let (grows, mut reader) = (window.clone(), Peer(peer.0.try_clone().unwrap()));
-    std::thread::spawn(move || {
-        while let Some(frame) = reader.next() {
-            if (frame.kind, frame.stream) == (WINDOW_UPDATE, 0) {
-                let more = u32::from_be_bytes(frame.payload[..4].try_into().unwrap());
-                grows.fetch_add(i64::from(more), Ordering::SeqCst);
+/// How many bytes a peer may still send; a thread keeps count.
+struct Window(Arc<AtomicI64>);
+
+impl Window {
+    fn of(peer: &Peer) -> Self {
+        let window = Arc::new(AtomicI64::new(65_535));
+        let (grows, mut reader) = (window.clone(), Peer(peer.0.try_clone().unwrap()));
+        std::thread::spawn(move || {
+            while let Some(frame) = reader.next() {
+                if (frame.kind, frame.stream) == (WINDOW_UPDATE, 0) {
+                    let more = u32::from_be_bytes(frame.payload[..4].try_into().unwrap());
+                    grows.fetch_add(i64::from(more), Ordering::SeqCst);
+                }
             }
-        }
-    });
-    // A window that has not opened within two seconds is what holds us back.
-    let may_send = || {
-        (0..400).any(|_| {
-            let open = window.load(Ordering::SeqCst) >= 16_000;
+        });
+        Window(window)
+    }
+
+    /// Whether so many bytes may be sent. A window that has not opened within two seconds is what holds us back.
+    fn may_send(&self, bytes: i64) -> bool {
+        let open = (0..400).any(|_| {
+            let open = self.0.load(Ordering::SeqCst) >= bytes;
             if !open {
                 std::thread::park_timeout(Duration::from_millis(5));
             }
             open
-        })
-    };
-    for stream in (1..2_000).step_by(2) {
+        });
+        if open {
+            self.0.fetch_sub(bytes, Ordering::SeqCst);
+        }
+        open
+    }
+}
+
+/// Begins so many requests of 240 KB on one connection and ends none, as far as the server lets it.
+fn hold(to: SocketAddr, requests: u32, path: &str, header: (&str, &str)) -> Peer {
+    let mut peer = Peer::connect(to);
+    peer.next_of(SETTINGS);
+    peer.send(&frame(SETTINGS, ACK, 0, &[]));
+    let window = Window::of(&peer);
+    for stream in (1..2 * requests).step_by(2) {
         let begun = peer.0.write_all(&frame(HEADERS, END_HEADERS, stream, &post(path, &[header])));
         for _ in 0..15 {
-            if begun.is_err() || !may_send() {
+            if begun.is_err() || !window.may_send(16_000) {
                 return peer;
             }
-            window.fetch_sub(16_000, Ordering::SeqCst);
             if peer.0.write_all(&frame(DATA, 0, stream, &[b' '; 16_000])).is_err() {
                 return peer;
             }
@@ -85,16 +123,10 @@ fn hold(to: SocketAddr, path: &str, header: (&str, &str)) -> Peer {
     peer
 }
 
-/// The same on so many connections at once.
-fn hold_on(
-    connections: usize,
-    to: SocketAddr,
-    path: &'static str,
-    header: (&'static str, &'static str),
-) -> Vec<Peer> {
-    let holding: Vec<_> =
-        (0..connections).map(|_| std::thread::spawn(move || hold(to, path, header))).collect();
-    holding.into_iter().map(|one| one.join().unwrap()).collect()
+/// What `one` does, on so many connections at once.
+fn on_connections(connections: usize, one: impl Fn() -> Peer + Clone + Send + 'static) -> Vec<Peer> {
+    let peers: Vec<_> = (0..connections).map(|_| std::thread::spawn(one.clone())).collect();
+    peers.into_iter().map(|peer| peer.join().unwrap()).collect()
 }
 
 /// Ordinary requests, on connections of which every worker has some: with them goes what was freed.
@@ -133,7 +165,7 @@ fn a_thousand_unfinished_requests_on_a_connection_hold_little_and_all_of_it_come
         ("proxy", proxy, "/", JSON, 5, 192 * MIB),
     ] {
         let before = memory(&mut server);
-        let held = hold_on(connections, address, path, header);
+        let held = on_connections(connections, move || hold(address, 1_000, path, header));
         let grown = memory(&mut server).saturating_sub(before);
         assert!(grown < most, "{connections} on {listener} hold {} MiB", grown / MIB);
         drop(held);
@@ -167,4 +199,94 @@ fn uploads_to_a_service_that_does_not_read_hold_little() {
     let each = memory(&mut server).saturating_sub(before) / UPLOADS as u64;
     // A buffer of 64 KiB on each side, and what is under way between them; with hyper's own bounds it is 1,250 KiB.
     assert!(each < 512 * 1024, "{} KiB each", each / 1024);
+}
+
+/// What the process has grown by once it grows no more.
+fn grown(server: &mut TidegateServer, before: u64) -> u64 {
+    let (mut last, mut same) = (0, 0);
+    for _ in 0..240 {
+        std::thread::park_timeout(Duration::from_millis(250));
+        let now = memory(server).saturating_sub(before);
+        same = if now <= last + MIB { same + 1 } else { 0 };
+        last = last.max(now);
+        if same == 8 {
+            break;
+        }
+    }
+    last
+}
+
+#[test]
+fn unread_answers_through_the_proxy_hold_little() {
+    const CONNECTIONS: u64 = 3;
+    const STREAMS: u32 = 128;
+    let dir = tempfile::tempdir().unwrap();
+    let (service, asked) = generous();
+    let mut server = serve_in_front_of(service, dir.path());
+    let proxy = server.addr("proxy");
+    let before = memory(&mut server);
+    let get = head(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "x")]);
+    let _peers: Vec<Peer> = (0..CONNECTIONS)
+        .map(|_| {
+            // Windows as large as they can be: only the socket holds the server back.
+            let mut peer = Peer::with_settings(proxy, &[(4, i32::MAX as u32)]);
+            peer.send(&frame(WINDOW_UPDATE, 0, 0, &(i32::MAX as u32 - 65_535).to_be_bytes()));
+            for number in 0..STREAMS {
+                peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &get));
+            }
+            peer
+        })
+        .collect();
+    let all = CONNECTIONS as usize * STREAMS as usize;
+    eventually("all are asked for", BUSY_PATIENCE, || asked.load(Ordering::SeqCst) == all);
+    let each = grown(&mut server, before) / CONNECTIONS;
+    // 60 KiB for each request in flight in a debug build, and what it has read: without a bound 700 KiB.
+    assert!(each < 30 * MIB, "{} MiB a connection", each / MIB);
+}
+
+/// Two workers, each with its budget for requests, and for each connection the bytes that came ahead of being read.
+fn table_of_bounds(connections: u64) -> u64 {
+    2 * 64 * MIB + connections * MIB
+}
+
+#[test]
+fn unfinished_requests_on_many_connections_hold_what_the_table_says() {
+    const CONNECTIONS: usize = 150;
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = serve_with_proxy(dir.path());
+    let http = server.addr("http");
+    let before = memory(&mut server);
+    // 700 MiB, if nobody refused any of it.
+    let _held = on_connections(CONNECTIONS, move || hold(http, 20, "/v1/check", JSON));
+    let grown = memory(&mut server).saturating_sub(before);
+    let most = table_of_bounds(CONNECTIONS as u64);
+    assert!(grown < most, "{} MiB of {}", grown / MIB, most / MIB);
+}
+
+/// Asks for a thousand batches on one connection, and takes nothing of the answers' bodies.
+fn leave_batches_untaken(to: SocketAddr) -> Peer {
+    const CHECK: &str = r#"{"domain":"api","attributes":{"user":"1"},"cost":0}"#;
+    let body = format!(r#"{{"checks":[{}]}}"#, [CHECK; 100].join(","));
+    let mut peer = Peer::with_settings(to, &[(4, 0)]);
+    let window = Window::of(&peer);
+    for stream in (1..2_000).step_by(2) {
+        let head = frame(HEADERS, END_HEADERS, stream, &post("/v1/check/batch", &[JSON]));
+        let asked = [head, frame(DATA, END_STREAM, stream, body.as_bytes())].concat();
+        if !window.may_send(body.len().try_into().unwrap()) || peer.0.write_all(&asked).is_err() {
+            break;
+        }
+    }
+    peer
+}
+
+#[test]
+fn untaken_answers_of_batches_hold_little() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = serve_with_proxy(dir.path());
+    let http = server.addr("http");
+    let before = memory(&mut server);
+    let _held = leave_batches_untaken(http);
+    let grown = grown(&mut server, before);
+    // Half of the connection's budget in answers, and requests that wait; 33 MiB in a debug build if nobody counted.
+    assert!(grown < 20 * MIB, "{} MiB", grown / MIB);
 }

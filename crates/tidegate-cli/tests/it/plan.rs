@@ -66,6 +66,15 @@ fn a_key_has_one_counter_per_limit_and_tiers_share_theirs() {
 }
 
 #[test]
+fn disabled_rules_need_nothing() {
+    let (dir, without) = (dir(), dir());
+    let more = "  - { name: off, key: [other], limits: [9/s], enabled: false }\n  \
+        - { name: off-too, key: [user], limits: [9/s], coordination: approximate, enabled: false }\n";
+    fs::write(dir.path().join("rules.yaml"), format!("{RULES}{more}")).unwrap();
+    assert_eq!(planned(&dir, &["--rate", "50000"]), planned(&without, &["--rate", "50000"]));
+}
+
+#[test]
 fn totals_are_the_sum_of_the_counters() {
     let plan = planned(&dir(), &[]);
     for (total, each) in [("memory", "memory_bytes_each"), ("redis", "redis_bytes_each")] {

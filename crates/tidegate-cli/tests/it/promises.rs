@@ -14,11 +14,11 @@ const PER_USER: &str = "\
 - { name: per-user, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
 ";
 
-const LOCAL: &str = "\
+pub(crate) const LOCAL: &str = "\
 - { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
 ";
 
-fn named(user: &str, id: &str) -> Json {
+pub(crate) fn named(user: &str, id: &str) -> Json {
     json!({ "domain": "api", "attributes": { "user": user }, "request_id": id })
 }
 
@@ -26,7 +26,7 @@ const SLOTS: &str = "\
 - { name: slots, key: [user], limits: [{ algorithm: concurrency, limit: 2, ttl: 60s }] }
 ";
 
-fn post(http: SocketAddr, path: &str, body: &Json) -> (u16, Json) {
+pub(crate) fn post(http: SocketAddr, path: &str, body: &Json) -> (u16, Json) {
     let answer = http::post_json(http, path, &body.to_string());
     (answer.status, answer.json())
 }
@@ -44,7 +44,9 @@ fn request_id_a_retry_on_another_node_gets_the_first_answer_and_spends_nothing()
     let (_, decisions) = post(other.http, "/v1/check/batch", &batch);
     assert_eq!(decisions["decisions"][0], first.1);
     assert_eq!(post(one.http, "/v1/check", &named("42", "r-2")).1, decisions["decisions"][1]);
-    let (conflict, problem) = post(other.http, "/v1/check", &named("7", "r-1"));
+    assert_eq!(post(other.http, "/v1/check", &named("7", "r-1")).0, 200, "another caller's is its own");
+    let costlier = json!({ "domain": "api", "attributes": { "user": "42" }, "cost": 2, "request_id": "r-1" });
+    let (conflict, problem) = post(other.http, "/v1/check", &costlier);
     assert_eq!((conflict, &problem["field"]), (409, &json!("request_id")));
     let refund = json!({ "domain": "api", "attributes": { "user": "42" }, "amount": 1, "request_id": "f-1" });
     for node in [&one, &other] {
@@ -135,33 +137,6 @@ fn request_id_a_check_retried_through_a_long_pause_of_the_store_is_charged_once(
     assert_eq!(spent(), [1; 2]);
 }
 
-#[test]
-fn request_id_who_passed_without_the_store_has_passed() {
-    let redis = Redis::start();
-    let nodes = [0, 1].map(|_| Node::ready(&redis.url(), DEFAULT, LOCAL));
-    redis.pause();
-    let first = poll(PATIENCE, || {
-        pass(Duration::from_millis(20));
-        let answer = post(nodes[0].http, "/v1/check", &named("42", "r-1"));
-        (answer.0 == 200).then_some(answer)
-    });
-    let first = first.expect("it passes by its share");
-    assert_eq!(first.1["source"], json!("fallback_local"));
-    for _ in 0..3 {
-        assert_eq!(post(nodes[0].http, "/v1/check", &named("42", "r-1")), first, "while the store is away");
-    }
-    assert_eq!(post(nodes[0].http, "/v1/check", &named("7", "r-1")).0, 409, "it is another's name");
-    redis.resume();
-    let spent = || nodes.each_ref().map(|node| 1000 - left(&mut node.client(), "42"));
-    eventually("it is charged", PATIENCE, || spent() == [1; 2]);
-    for node in &nodes {
-        eventually("the answer is left in the store", PATIENCE, || {
-            post(node.http, "/v1/check", &named("42", "r-1")) == first
-        });
-    }
-    assert_eq!(spent(), [1; 2]);
-}
-
 /// The store has the first answer and cannot say so in time: nobody may decide anew.
 #[test]
 fn request_id_a_retry_that_meets_a_pause_of_the_store_is_not_decided_there_again() {
@@ -190,7 +165,8 @@ fn request_id_a_refund_that_failed_on_one_of_two_shards_is_given_back_once_by_it
 - { name: per-tenant, key: [tenant], limits: [1000/h] }
 ";
     let redis = ShardedRedis::start(2);
-    let node = Node::ready(&redis.url(), DEFAULT, RULES);
+    // Longer than by default: on a busy machine a check would otherwise be decided without the store, and be paid later.
+    let node = Node::ready(&redis.url(), "500ms", RULES);
     let check = |user: &str, tenant: &str| {
         let attributes = json!({ "user": user, "tenant": tenant });
         json!({ "domain": "api", "attributes": attributes, "cost": 100 })
@@ -202,8 +178,8 @@ fn request_id_a_refund_that_failed_on_one_of_two_shards_is_given_back_once_by_it
         .into_iter()
         .find(|(user, tenant)| {
             redis.nodes().iter().for_each(|shard| drop(shard.cmd(&["FLUSHALL"])));
-            post(node.http, "/v1/check", &check(user, tenant)).0 == 200
-                && redis.nodes().iter().all(has_a_cell)
+            let (status, answer) = post(node.http, "/v1/check", &check(user, tenant));
+            status == 200 && answer["source"] == "store" && redis.nodes().iter().all(has_a_cell)
         })
         .unwrap();
     for number in 0..8 {
@@ -219,7 +195,9 @@ fn request_id_a_refund_that_failed_on_one_of_two_shards_is_given_back_once_by_it
         eventually("the refund is given back", PATIENCE, || post(node.http, "/v1/refund", &refund).0 == 200);
     }
     let query = format!("/v1/usage?domain=api&user={user}&tenant={tenant}");
-    let usage = http::get(node.http, &query).json();
+    // A usage that cannot be read in time is an error, and not one of these numbers.
+    let usage = poll(PATIENCE, || Some(http::get(node.http, &query)).filter(|answer| answer.status == 200));
+    let usage = usage.expect("the usage is read").json();
     let left: Vec<&Json> = usage["limits"].as_array().unwrap().iter().map(|one| &one["remaining"]).collect();
     assert_eq!(left, [940, 940], "a hundred spent, eight times five given back: {usage}");
 }
@@ -333,18 +311,15 @@ fn a_warm_start_has_a_connection_on_every_worker_before_it_listens() {
     let redis = Redis::start();
     let clients = || redis.info("connected_clients").unwrap().trim().parse::<usize>().unwrap();
     let idle = clients();
-    // What a server connects with besides its workers, whose number makes no difference to that.
-    let of_a_server = |workers: usize| {
+    // Nobody asks, so that a worker without a connection would stay without. The background work and the prober, which does
+    // not hold up the start, have one each.
+    for workers in [1, 2, 5] {
         let node = Node::start_with(&redis.url(), PATIENT, PER_USER, &format!("workers: {workers}\n"));
         let connected = clients() - idle;
+        assert!((workers + 1..=workers + 2).contains(&connected), "{connected} with {workers} workers");
+        eventually("the prober is connected", PATIENCE, || clients() - idle == workers + 2);
         drop(node);
         eventually("its connections are closed", PATIENCE, || clients() == idle);
-        connected
-    };
-    let besides = of_a_server(1) - 1;
-    tell!("{besides} connections besides those of the workers");
-    for workers in [2, 5] {
-        assert_eq!(of_a_server(workers), besides + workers, "{workers} workers");
     }
 }
 
@@ -399,7 +374,12 @@ fn two_nodes_admit_the_limit_exactly_from_the_moment_that_they_listen() {
                 "start {start}: {sources:?}"
             );
             assert!(!is_late || timeout == DEFAULT, "start {start}: {sources:?}");
-            assert!(admitted == 500 || is_late && admitted < 500, "{admitted} at start {start}: {sources:?}");
+            // Each node may admit its half for requests that the store was too late for, and is charged for it afterwards.
+            let most = if policy == "local" && is_late { 1_000 } else { 500 };
+            assert!(
+                admitted == 500 || is_late && admitted <= most,
+                "{admitted} at start {start}: {sources:?}"
+            );
         }
     }
 }

@@ -9,7 +9,8 @@ use serde_json::json;
 use tidegate_testkit::resp::{Client, Value};
 use tidegate_testkit::{Redis, eventually, http, poll};
 
-use crate::redis_world::{Node, PATIENCE, PATIENT, left, pass};
+use crate::promises::{self, LOCAL, post};
+use crate::redis_world::{DEFAULT, Node, PATIENCE, PATIENT, left, pass};
 
 const PER_USER: &str = "\
 - { name: per-user, key: [user], on_store_failure: closed, limits: [{ algorithm: sliding_window, limit: 1000, window: 1d }] }
@@ -100,4 +101,40 @@ fn request_id_an_answer_is_kept_in_redis_for_a_minute_and_no_longer() {
     let [record] = kept[..] else { panic!("one record, not {kept:?}") };
     let ttl_ms = client.cmd(&[b"PTTL".as_slice(), record]).int();
     assert!((50_000..=60_000).contains(&ttl_ms), "{ttl_ms} ms");
+}
+
+#[test]
+fn request_id_who_passed_without_the_store_has_passed() {
+    let redis = Redis::start();
+    let nodes = [0, 1].map(|_| Node::ready(&redis.url(), DEFAULT, LOCAL));
+    redis.pause();
+    let first = poll(PATIENCE, || {
+        pass(Duration::from_millis(20));
+        let answer = post(nodes[0].http, "/v1/check", &promises::named("42", "r-1"));
+        (answer.0 == 200).then_some(answer)
+    });
+    let first = first.expect("it passes by its share");
+    // By its share, whether Redis counts as failed already or only as late.
+    assert!(["fallback_local", "overload_local"].contains(&first.1["source"].as_str().unwrap()), "{first:?}");
+    for _ in 0..3 {
+        assert_eq!(
+            post(nodes[0].http, "/v1/check", &promises::named("42", "r-1")),
+            first,
+            "while the store is away"
+        );
+    }
+    assert_eq!(
+        post(nodes[0].http, "/v1/check", &promises::named("7", "r-1")).0,
+        200,
+        "another caller's name is its own"
+    );
+    redis.resume();
+    let spent = || nodes.each_ref().map(|node| 1000 - left(&mut node.client(), "42"));
+    eventually("it is charged", PATIENCE, || spent() == [1; 2]);
+    for node in &nodes {
+        eventually("the answer is left in the store", PATIENCE, || {
+            post(node.http, "/v1/check", &promises::named("42", "r-1")) == first
+        });
+    }
+    assert_eq!(spent(), [1; 2]);
 }

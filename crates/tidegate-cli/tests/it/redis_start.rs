@@ -48,6 +48,26 @@ fn the_scripts_of_its_rules_are_loaded_before_a_server_listens_and_not_at_its_fi
     assert_eq!(at_first_checks, 0);
 }
 
+/// Promise 15, for requests that several rules count, and for requests that share a call.
+#[test]
+fn scripts_of_rules_that_count_together_are_loaded_before_a_server_listens() {
+    let redis = Redis::start();
+    let rules = "\
+- { name: user, key: [user], limits: [{ algorithm: token_bucket, rate: 1/h, burst: 50 }] }
+- { name: ip, key: [ip], limits: [{ algorithm: token_bucket, rate: 1/h, burst: 50 }] }
+- { name: day, match: { kind: day }, key: [user], limits: [{ algorithm: fixed_window, limit: 50, window: 1d }] }
+- { name: slots, match: { kind: slots }, key: [ip], limits: [{ algorithm: concurrency, limit: 50, ttl: 60s }] }
+";
+    let node = Node::start(&redis.url(), PATIENT, rules);
+    let at_first_checks = loaded_during(&redis, || {
+        for kind in ["none", "day", "slots"] {
+            let asked = [("kind", kind), ("user", "42"), ("ip", "7")];
+            assert_eq!(check(&mut node.client(), &asked, 1).source, "store", "{kind}");
+        }
+    });
+    assert_eq!(at_first_checks, 0);
+}
+
 /// Promise 15, for each server of several.
 #[test]
 fn the_scripts_of_its_rules_are_loaded_on_every_shard_before_a_server_listens() {

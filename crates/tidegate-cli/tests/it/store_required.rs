@@ -60,7 +60,9 @@ fn a_store_that_is_not_required_and_cannot_be_used_is_told_of_in_one_line() {
         ("no-such-host.invalid:6379".to_owned(), "lookup"),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let config = format!("store: {{ url: 'redis://limiter@{at}' }}");
+        // Without a secret, another line would speak of the store.
+        let config =
+            format!("store: {{ url: 'redis://limiter@{at}', fleet_secret: 'a secret of this fleet alone' }}");
         let mut server = serve(dir.path(), &config, &[("TIDEGATE_STORE__PASSWORD", WRONG)]);
         eventually("it says so", PATIENCE, || {
             server.stderr().contains("rules decide by their failure policy")

@@ -129,3 +129,20 @@ fn strict_fails_on_a_key_that_nothing_reads_where_a_configuration_could_say_who_
         assert_eq!(ran.contains("counts by `user`"), exit == "exit 1", "{identity}: {ran}");
     }
 }
+
+#[test]
+fn counters_that_would_start_empty_are_said_beforehand() {
+    let other = GOOD.replace("100/minute", "{ algorithm: fixed_window, limit: 200, window: 1m }");
+    let kept = GOOD.replace("100/minute", "200/minute");
+    let dir = files(&[("old.yaml", GOOD), ("other.yaml", &other), ("kept.yaml", &kept)]);
+    let said = run_in(dir.path(), &["validate", "other.yaml", "--against", "old.yaml", "--strict"]);
+    for part in [
+        "counters of `per-user` start empty: sliding_log 100/1m becomes fixed_window 200/1m",
+        "hint: to keep them, write { algorithm: sliding_log, limit: 200, window: 1m }",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(!said.contains("ok: "), "strict fails on a warning: {said}");
+    let said = run_in(dir.path(), &["validate", "kept.yaml", "--against", "old.yaml", "--strict"]);
+    assert!(said.contains("ok: 1 rule in 1 file") && !said.contains("start empty"), "{said}");
+}

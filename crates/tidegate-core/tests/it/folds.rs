@@ -1,8 +1,11 @@
 //! Equal requests decided as one are decided as they would be one after another.
 
+use std::mem::discriminant;
+
 use proptest::prelude::*;
 use tidegate_core::{
-    Ask, Cell, Fold, Limit, Micros, Outcome, Stance, Timestamp, Touch, decide_fold, decide_request,
+    Ask, Cell, Fold, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch, decide_fold,
+    decide_request,
 };
 
 use crate::generate::{START, any_limit};
@@ -13,19 +16,21 @@ struct Past {
     limit: Limit,
     stance: Stance,
     hits: u64,
+    over: Over,
     asked: Vec<(u64, u64)>,
 }
 
 fn any_past() -> impl Strategy<Value = Past> {
     let stance = prop_oneof![3 => Just(Stance::Enforced), 1 => Just(Stance::Advisory)];
     let hits = prop_oneof![4 => Just(1), 2 => 0..6u64, 1 => 0..400u64, 1 => Just(u64::MAX)];
-    (any_limit(), stance, hits, proptest::collection::vec((0..1_000u64, 0..8u64), 0..6))
-        .prop_map(|(limit, stance, hits, asked)| Past { limit, stance, hits, asked })
+    let over = prop_oneof![2 => Just(Over::Refuse), 1 => Just(Over::Cap), 1 => Just(Over::Debt), 1 => Just(Over::Charge)];
+    (any_limit(), stance, hits, over, proptest::collection::vec((0..1_000u64, 0..8u64), 0..6))
+        .prop_map(|(limit, stance, hits, over, asked)| Past { limit, stance, hits, over, asked })
 }
 
 impl Past {
     fn touch(&self) -> Touch<'_> {
-        Touch { limit: &self.limit, ask: Ask::hits(self.hits), stance: self.stance }
+        Touch { limit: &self.limit, ask: Ask::hits(self.hits).over(self.over), stance: self.stance }
     }
 
     fn cell(&self) -> Cell {
@@ -58,7 +63,8 @@ fn one_by_one(pasts: &[Past], cells: &mut [Cell], now: Timestamp, count: u32) ->
 fn is_told(given: Outcome, alone: Outcome) -> bool {
     let (delay, reset) = (given.delay(), given.reset_after);
     let near = |given: Micros, alone: Micros| alone <= given && given <= alone + Micros::ONE;
-    given.is_admitted() == alone.is_admitted()
+    discriminant(&given.verdict) == discriminant(&alone.verdict)
+        && given.spent_of(Hits::ONE) == alone.spent_of(Hits::ONE)
         && given.remaining == alone.remaining
         && given.retry_after() == alone.retry_after()
         && near(delay, alone.delay())
@@ -87,9 +93,15 @@ proptest! {
         for ((past, fold), told) in pasts.iter().zip(&folds).zip(&told) {
             for place in 0..count {
                 let given = fold.at(place, &past.limit, past.touch().ask.hits);
-                // Where refused requests count, all refused are told what the last of them is.
-                let counted = past.limit.counts_refused() && place >= fold.admitted;
-                let alone = told[if counted { count as usize - 1 } else { place as usize }];
+                // Where refused requests count, all refused are told what the last of them is; and all charges that go
+                // over, what the last of those is.
+                let counted = past.limit.counts_refused() && place >= fold.spent();
+                let charged = (fold.admitted..fold.spent()).contains(&place);
+                let same_as = if counted { count - 1 } else if charged { fold.spent() - 1 } else { place };
+                if !counted {
+                    prop_assert_eq!(discriminant(&given.verdict), discriminant(&told[place as usize].verdict));
+                }
+                let alone = told[same_as as usize];
                 prop_assert!(is_told(given, alone), "place {place} of {count}: {given:?}, alone {alone:?}");
             }
         }
@@ -97,7 +109,9 @@ proptest! {
             let all = |cell: &Cell| past.limit.look(cell, now, Ask::hits(past.limit.quota()));
             prop_assert_eq!(past.limit.look(one, now, Ask::look()), past.limit.look(other, now, Ask::look()));
             prop_assert_eq!(all(one), all(other));
-            if past.limit.is_counter() {
+            // The count of a sliding window has a bound that is applied when it is read: charges beyond it leave no trace.
+            let is_bounded_late = matches!(past.limit, Limit::SlidingWindow(_)) && past.over == Over::Charge;
+            if past.limit.is_counter() && !is_bounded_late {
                 prop_assert_eq!(one, other);
             }
         }

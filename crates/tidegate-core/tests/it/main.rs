@@ -3,11 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod crossing;
 mod folds;
 mod generate;
 mod live_changes;
 mod long_run;
 mod oracle;
+mod over;
 mod promises;
 mod published;
 mod requests;

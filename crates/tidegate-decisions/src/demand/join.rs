@@ -45,7 +45,10 @@ pub(super) fn joined(parts: &[LimitDemand], when: Refusals) -> LimitDemand {
     let mut places: BTreeMap<u64, u64> = BTreeMap::new();
     let mut runs: BTreeMap<(u64, u32), Refused> = BTreeMap::new();
     for part in parts {
-        part.places.iter().for_each(|(place, count)| *places.entry(*place).or_default() += count);
+        for (place, count) in &part.places {
+            let sum = places.entry(*place).or_default();
+            *sum = sum.saturating_add(*count);
+        }
         for one in &part.runs {
             let run = runs.entry((one.window, one.caller)).or_default();
             run.used = run.used.max(one.used);
@@ -79,7 +82,7 @@ pub(super) fn joined(parts: &[LimitDemand], when: Refusals) -> LimitDemand {
         runs: runs.into_iter().map(|(at, refused)| run(at, refused)).collect(),
         callers,
         named,
-        left_out: parts.iter().map(|part| part.left_out).sum(),
+        left_out: parts.iter().fold(0, |sum, part| sum.saturating_add(part.left_out)),
         ..first.clone()
     }
 }

@@ -15,10 +15,10 @@ use tidegate_core::{Micros, Timestamp};
 
 use super::config::{self, JwtConfig};
 use super::error::IdentityError;
-use super::fields::Credential;
+use super::fields::{Bearer, Credential, Credentials};
 use super::jwks::{self, JwksError, Key, read_text};
 use super::secret::Secret;
-use super::{Identity, RequestHead, fields};
+use super::{Identity, RequestHead, base64, fields};
 use crate::problem::Problem;
 
 /// The longest token: verifying is work that anyone may cause.
@@ -62,22 +62,35 @@ impl Jwt {
         &self.header
     }
 
-    /// The claims of the request's token, by the names of their attributes.
+    /// The claims of the request's token, by the names of their attributes; empty if there is no token.
+    ///
+    /// A genuine token that only a lenient server would accept (its signature padded or with characters between, another
+    /// scheme before it) counts for its bearer, and for its address.
     ///
     /// # Errors
     /// There are two tokens: the server behind may use the other.
-    pub(super) fn read(&self, head: &RequestHead<'_>) -> Result<Credential<Vec<(&str, String)>>, Problem> {
-        let token = match fields::bearer(head.headers, &self.header)? {
-            Credential::Known(token) => token,
-            Credential::Absent => return Ok(Credential::Absent),
-            Credential::Unreadable => return Ok(Credential::Unreadable),
+    pub(super) fn read(&self, head: &RequestHead<'_>) -> Result<Credentials<Vec<(&str, String)>>, Problem> {
+        let Some(Bearer { value, token }) = fields::bearer(head.headers, &self.header)? else {
+            return Ok(Credentials::new());
         };
-        let Some(claims) = self.verified(token, head.now) else { return Ok(Credential::Unreadable) };
-        let known = self
-            .claims
+        if let Some(claims) = token.and_then(|token| self.verified(token, head.now)) {
+            return Ok(Credentials::from_iter([Credential::Known(self.named(&claims))]));
+        }
+        let respelled = base64::tokens(value).into_iter().filter(|other| Some(other.as_slice()) != token);
+        let genuine = respelled.filter_map(|token| self.verified(&token, head.now));
+        let mut claims: Credentials<_> =
+            genuine.map(|claims| Credential::Known(self.named(&claims))).collect();
+        claims.push(Credential::Unreadable);
+        Ok(claims)
+    }
+
+    fn named(&self, claims: &Map<String, Value>) -> Vec<(&str, String)> {
+        let text = |(attribute, claim)| Some((attribute, text_of(claims, claim)?));
+        self.claims
             .iter()
-            .filter_map(|(attribute, claim)| Some((attribute.as_str(), text_of(&claims, claim)?)));
-        Ok(Credential::Known(known.collect()))
+            .map(|(attribute, claim)| (attribute.as_str(), claim.as_str()))
+            .filter_map(text)
+            .collect()
     }
 
     /// The attributes that a token would have provided.

@@ -32,10 +32,9 @@ pub(super) fn readings<'a>(head: &RequestHead<'a>) -> Result<Methods<'a>, Proble
             add(&mut methods, named, header)?;
         }
     }
-    if sent == "POST"
-        && let Some(named) = fields::query(head.uri, "_method")?
-    {
-        add(&mut methods, &named, "query")?;
+    if sent == "POST" {
+        let named = fields::query(head.uri, "_method")?;
+        named.iter().try_for_each(|named| add(&mut methods, named, "query"))?;
     }
     Ok(methods)
 }

@@ -7,6 +7,7 @@
 #![doc = include_str!("guide.md")]
 
 mod attributes;
+mod base64;
 mod client_ip;
 mod config;
 mod error;
@@ -21,6 +22,7 @@ mod path;
 mod reading;
 mod route;
 mod secret;
+mod spellings;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -86,6 +88,11 @@ impl Identity {
     #[must_use]
     pub fn gives(&self, attribute: &str) -> bool {
         self.given.contains(attribute)
+    }
+
+    /// The names of all attributes that requests may get, in order.
+    pub fn attribute_names(&self) -> impl Iterator<Item = &str> {
+        self.given.iter().map(String::as_str)
     }
 
     /// Whether `peer` is trusted to describe others: their addresses, and the method, host and target of a request that it

@@ -10,32 +10,32 @@ use smallvec::SmallVec;
 
 use super::attributes::{Attributes, MOST_VALUE_BYTES};
 use super::config::names;
-use super::fields::{self, Credential};
+use super::fields::{self, Credential, Credentials};
 use super::method::{self, Methods};
 use super::path::{GoesOn, NormalPath, PathError};
 use super::secret::hash_secret;
+use super::spellings::Alternatives;
 use super::{Identity, RequestHead};
 use crate::problem::{Kind, Problem};
 
 /// More readings than any honest request has.
 pub(super) const MOST_READINGS: usize = 16;
 
-/// An attribute and its value.
-type Field<'a> = (&'a str, Cow<'a, [u8]>);
-/// An attribute and the hashes of its possible cookies.
-type Cookies<'a> = (&'a str, SmallVec<[String; 1]>);
+/// An attribute and its possible values.
+type Field<'a> = (&'a str, Alternatives<'a>);
+/// Attributes of claims, and their values.
+type NamedClaims<'a> = Vec<(&'a str, String)>;
 
 /// The values of a head, before a reading is chosen among alternatives.
 struct Said<'a> {
     methods: Methods<'a>,
     path: NormalPath<'a>,
     host: Option<Cow<'a, [u8]>>,
-    /// From headers and query parameters: one value each.
+    /// From headers, query parameters and cookies: only those that were sent.
     fields: SmallVec<[Field<'a>; 4]>,
-    /// The distinct cookies of each name, hashed.
-    cookies: SmallVec<[Cookies<'a>; 1]>,
-    claims: Credential<Vec<(&'a str, String)>>,
-    api_key: Credential<String>,
+    claims: Credentials<NamedClaims<'a>>,
+    /// Hashed.
+    api_key: Credentials<String>,
     ip: Option<String>,
 }
 
@@ -64,34 +64,37 @@ impl Identity {
             return Err(Problem::new(Kind::MalformedRequest, "only OPTIONS asks about `*`").at("path"));
         }
         self.refuse_aliases(head)?;
-        let mut fields = SmallVec::new();
-        for (name, header) in &self.headers {
-            if let Some(value) = fields::single(head.headers, header)? {
-                fields.push((name.as_str(), whole(header.as_str(), Cow::Borrowed(value))?));
-            }
-        }
-        for (name, parameter) in &self.query {
-            if let Some(value) = fields::query(head.uri, parameter)? {
-                fields.push((name.as_str(), whole("query", value)?));
-            }
-        }
-        let cookies = self.cookies.iter().map(|(name, cookie)| (name.as_str(), cookie_hashes(head, cookie)));
+        let fields = self.fields(head)?;
         #[cfg(feature = "jwt")]
-        let claims = self.jwt.as_ref().map_or(Ok(Credential::Absent), |jwt| jwt.read(head))?;
+        let claims = self.jwt.as_ref().map_or(Ok(Credentials::new()), |jwt| jwt.read(head))?;
         #[cfg(not(feature = "jwt"))]
-        let claims = Credential::Absent;
+        let claims = Credentials::new();
         let api_key = match &self.api_key {
-            Some(header) => match fields::credential(head.headers, header)? {
-                Credential::Known(key) => Credential::Known(hash_secret(key)),
-                Credential::Unreadable => Credential::Unreadable,
-                Credential::Absent => Credential::Absent,
-            },
-            None => Credential::Absent,
+            Some(header) => fields::credential(head.headers, header)?.into_iter().map(hashed_key).collect(),
+            None => Credentials::new(),
         };
         let ip = self.client_ip.of(head).map(|address| self.client_ip.group(address));
         fields::single(head.headers, &http::header::HOST)?;
         let host = fields::host(head);
-        Ok(Said { methods, path, host, fields, cookies: cookies.collect(), claims, api_key, ip })
+        Ok(Said { methods, path, host, fields, claims, api_key, ip })
+    }
+
+    /// The configured headers, query parameters and cookies.
+    fn fields<'a>(&'a self, head: &RequestHead<'a>) -> Result<SmallVec<[Field<'a>; 4]>, Problem> {
+        let mut fields: SmallVec<[Field<'a>; 4]> = SmallVec::new();
+        for (name, header) in &self.headers {
+            fields.push((name.as_str(), whole(header.as_str(), fields::trimmed(head.headers, header)?)?));
+        }
+        for (name, parameter) in &self.query {
+            fields.push((name.as_str(), whole("query", fields::query(head.uri, parameter)?)?));
+        }
+        for (name, cookie) in &self.cookies {
+            // A session cookie opens the session, so it must not be stored, like a password.
+            let hashed = |value: Cow<'_, [u8]>| Cow::Owned(hash_secret(&value).into_bytes());
+            fields.push((name.as_str(), fields::cookies(head.headers, cookie).map(hashed)));
+        }
+        fields.retain(|(_, values)| !values.is_empty());
+        Ok(fields)
     }
 
     /// `X_Tenant` is `X-Tenant` to CGI and its descendants. A surface that forwards requests itself drops such names; if
@@ -130,15 +133,12 @@ impl Identity {
                 attributes.push(names::PATH, path.as_bytes().to_vec());
             }
         }
-        for (name, value) in &said.fields {
-            attributes.push(*name, value.clone());
+        for (name, values) in &said.fields {
+            attributes.push(*name, values.get(choice.of(values.len())).clone());
         }
-        for (name, values) in &said.cookies {
-            if !values.is_empty() {
-                attributes.push(*name, values[choice.of(values.len())].clone().into_bytes());
-            }
-        }
-        self.push_who(said, &mut attributes);
+        let claims = choice.among(&said.claims);
+        let api_key = choice.among(&said.api_key);
+        self.push_who(claims, api_key, said.ip.as_deref(), &mut attributes);
         for (name, parts) in &self.composites {
             attributes.push_composite(name, parts);
         }
@@ -146,17 +146,23 @@ impl Identity {
     }
 
     /// Claims, API key, address, and the best of them.
-    fn push_who<'a>(&'a self, said: &Said<'a>, attributes: &mut Attributes<'a>) {
-        if let Credential::Known(claims) = &said.claims {
+    fn push_who<'a>(
+        &'a self,
+        claims: Option<&Credential<NamedClaims<'a>>>,
+        api_key: Option<&Credential<String>>,
+        ip: Option<&str>,
+        attributes: &mut Attributes<'a>,
+    ) {
+        if let Some(Credential::Known(claims)) = claims {
             for (attribute, value) in claims {
                 attributes.push(*attribute, value.clone().into_bytes());
             }
         }
-        if let Credential::Known(key) = &said.api_key {
+        if let Some(Credential::Known(key)) = api_key {
             attributes.push(names::API_KEY, key.clone().into_bytes());
         }
-        if let Some(ip) = &said.ip {
-            attributes.push(names::IP, ip.clone().into_bytes());
+        if let Some(ip) = ip {
+            attributes.push(names::IP, ip.to_owned().into_bytes());
         }
         let best = self.client.iter().find_map(|name| Some((name, attributes.get(name)?)));
         if let Some((name, value)) = best {
@@ -164,20 +170,16 @@ impl Identity {
             let client = [name.as_bytes(), b"=", value].concat();
             attributes.push(names::CLIENT, client);
         }
-        self.push_anonymous(said, attributes);
-    }
-
-    /// A credential that is unreadable here may be valid for the server behind. So it must not lift a limit that counts by
-    /// the attributes it would have provided: there the request counts by its address.
-    fn push_anonymous<'a>(&'a self, said: &Said<'a>, attributes: &mut Attributes<'a>) {
-        // No text begins with this byte, so it never equals a claim or a key.
-        let anonymous = || [b"\xff", said.ip.as_deref().unwrap_or("unknown").as_bytes()].concat();
+        // A credential that is unreadable here may be valid for the server behind. So it must not lift a limit that counts
+        // by the attributes it would have provided: there the request counts by its address. No text begins with this byte,
+        // so it never equals a claim or a key.
+        let anonymous = || [b"\xff", ip.unwrap_or("unknown").as_bytes()].concat();
         #[cfg(feature = "jwt")]
-        if said.claims == Credential::Unreadable {
+        if claims == Some(&Credential::Unreadable) {
             let names = self.jwt.iter().flat_map(super::jwt::Jwt::attributes);
             names.for_each(|name| attributes.push(name, anonymous()));
         }
-        if said.api_key == Credential::Unreadable {
+        if api_key == Some(&Credential::Unreadable) {
             attributes.push(names::API_KEY, anonymous());
         }
     }
@@ -185,8 +187,10 @@ impl Identity {
 
 impl Said<'_> {
     fn readings(&self) -> usize {
-        let cookies = self.cookies.iter().map(|(_, values)| values.len().max(1)).product::<usize>();
-        self.methods.len() * self.path.readings().count() * cookies
+        let fields = self.fields.iter().map(|(_, values)| values.len());
+        let credentials = [self.claims.len(), self.api_key.len()].map(|count| count.max(1));
+        let counts = fields.chain(credentials).chain([self.methods.len(), self.path.readings().count()]);
+        counts.fold(1, usize::saturating_mul)
     }
 }
 
@@ -199,16 +203,22 @@ impl Choice {
         self.0 /= choices;
         chosen
     }
+
+    fn among<'t, T>(&mut self, choices: &'t [T]) -> Option<&'t T> {
+        if choices.is_empty() { None } else { Some(&choices[self.of(choices.len())]) }
+    }
 }
 
-/// The distinct cookies of this name, hashed. A session cookie opens the session, so it must not be stored, like a password.
-fn cookie_hashes(head: &RequestHead<'_>, name: &str) -> SmallVec<[String; 1]> {
-    fields::cookies(head.headers, name).iter().map(hash_secret).collect()
+fn hashed_key(key: Credential<Cow<'_, [u8]>>) -> Credential<String> {
+    match key {
+        Credential::Known(key) => Credential::Known(hash_secret(&key)),
+        Credential::Unreadable => Credential::Unreadable,
+    }
 }
 
-fn whole<'a>(field: &str, value: Cow<'a, [u8]>) -> Result<Cow<'a, [u8]>, Problem> {
-    if value.len() <= MOST_VALUE_BYTES {
-        return Ok(value);
+fn whole<'a>(field: &str, values: Alternatives<'a>) -> Result<Alternatives<'a>, Problem> {
+    if values.iter().all(|value| value.len() <= MOST_VALUE_BYTES) {
+        return Ok(values);
     }
     let kind = if field == "query" { Kind::TargetTooLong } else { Kind::HeaderTooLarge };
     Err(Problem::new(kind, format!("a value of more than {MOST_VALUE_BYTES} bytes is not read")).at(field))

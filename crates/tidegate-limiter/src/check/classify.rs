@@ -1,7 +1,7 @@
 //! What decides each cell of a request: found without side effects, so that there is nothing to undo.
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::{Micros, Over, Timestamp, Touch};
 use tidegate_rules::{Coordination, OnStoreFailure, Rule};
 use tidegate_store::Spend;
 
@@ -57,6 +57,8 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
     for (place, spend) in cells.spends.iter().enumerate() {
         let here = match cells.policies[place].coordination {
             Coordination::Local => true,
+            // A share is counted hit by hit: what may go over it is the store's.
+            Coordination::Approximate { .. } if spend.touch.over() != Over::Refuse => false,
             Coordination::Approximate { sync_every } => {
                 keeps_up(spend, sync_every) && limiter.local.may_decide(cells.cached[place].hash, spend, now)
             }
@@ -109,13 +111,15 @@ impl<'p> Cells<'p> {
         spends: &'p [Spend<'p>],
         policies: impl Iterator<Item = CellPolicy>,
     ) -> Self {
-        // A cell that counts refused requests must see each one: the deny cache must not refuse for it.
-        let repeats_refusals = !spends.iter().any(|spend| spend.touch.limit.counts_refused());
+        // A cell that counts refused requests must see each one, and a charge counts whatever is left: the deny cache must not
+        // refuse for them.
+        let is_heard = |touch: &Touch<'_>| touch.limit.counts_refused() || touch.over() == Over::Charge;
+        let repeats_refusals = !spends.iter().any(|spend| is_heard(&spend.touch));
         let cached = |Spend { cell, touch }: &Spend<'p>| CachedCell {
             hash: hasher.cell(cell),
             version: touch.limit.fingerprint(),
             limit: touch.limit,
-            hits: touch.ask.hits,
+            hits: touch.needs(),
             stance: touch.stance,
         };
         let (cached, policies) = (spends.iter().map(cached).collect(), policies.collect());
@@ -143,7 +147,7 @@ mod tests {
     use std::num::NonZeroU64;
     use std::sync::Arc;
 
-    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance, Touch};
+    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance};
     use tidegate_rules::{Format, RuleSet, Source};
     use tidegate_store::{CellKey, Clock, MemoryConfig, MemoryStore};
 

@@ -43,20 +43,21 @@ fn spent(plan: &Plan<'_>, answer: &CheckAnswer, asked_at: Timestamp) -> Option<S
     if answer.source == Source::FallbackOpen {
         return None;
     }
-    let (mut is_spent, mut refilled_after) = (false, None);
+    let (mut is_spent, mut refilled_after, mut unspent) = (false, None, Hits::ZERO);
     for place in plan.refundable() {
         let (touch, outcome) = (&plan.spends[place].touch, &answer.outcomes[place]);
         if touch.ask.hits == Hits::ZERO || touch.limit.takes_lease() || !outcome.is_admitted() {
             continue;
         }
         is_spent = true;
+        unspent = unspent.max(touch.ask.hits.saturating_sub(outcome.spent_of(touch.ask.hits)));
         if touch.limit.refills() {
             refilled_after = Some(
                 refilled_after.map_or(outcome.reset_after, |first: Micros| first.min(outcome.reset_after)),
             );
         }
     }
-    is_spent.then(|| SpentToken::new(asked_at, refilled_after))
+    is_spent.then(|| SpentToken::new(asked_at, refilled_after, unspent))
 }
 
 fn report(entry: &MatchedLimit<'_>, plan: &Plan<'_>, outcomes: &Outcomes) -> Report {
@@ -66,9 +67,10 @@ fn report(entry: &MatchedLimit<'_>, plan: &Plan<'_>, outcomes: &Outcomes) -> Rep
         Asks::Banned { retry_after } => ReportKind::Banned { retry_after },
         Asks::Limit { spend, .. } => {
             // If several descriptors name the cell, this limit satisfies them all.
-            let limit = plan.spends[spend].touch.limit;
-            let (quota, window) = (limit.quota(), limit.quota_window());
-            ReportKind::Limited(LimitReport { outcome: outcomes[spend], quota, window })
+            let touch = &plan.spends[spend].touch;
+            let (quota, window) = (touch.limit.quota(), touch.limit.quota_window());
+            let (algorithm, cost) = (touch.limit.algorithm(), touch.ask.hits);
+            ReportKind::Limited(LimitReport { outcome: outcomes[spend], quota, window, algorithm, cost })
         }
     };
     Report {

@@ -3,17 +3,18 @@
 //! A closed rule refuses the whole request; otherwise open rules let it pass and local ones decide on this node, with its
 //! share of the limit. Shadow rules refuse nothing here either.
 //!
-//! If the store has not failed but is too busy, the policy answers from what is known: a flood must not gain what is meant
-//! for callers whose store has failed. What is known to be refused stays refused. An open rule admits no more than its limit,
-//! as far as this node knows. A local one admits nothing: the store keeps deciding for others, and may already give them the
-//! last hits. It asks the caller to retry soon.
+//! If the store has not failed but is too busy, the policy answers from what is known. What is known to be refused stays
+//! refused. An open rule admits no more than its limit, as far as this node knows, and a local one no more than this node's
+//! share. Both count what they admit, and the store is charged with it. A cost that was incurred already counts under every
+//! policy. Whom the share refuses, and who asks a local rule for a
+//! lease, is asked to retry soon: by then the store may decide.
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Outcome, Stance, Timestamp, Verdict};
+use tidegate_core::{Micros, Outcome, Over, Stance, Timestamp, Verdict};
 use tidegate_rules::OnStoreFailure;
-use tidegate_store::Clock;
+use tidegate_store::{Clock, HELD_RETRY_AFTER};
 
-use super::classify::{CellPolicy, Cells};
+use super::classify::{CellPolicy, Cells, Places};
 use super::pending::{CheckAnswer, PendingCheck, Refused};
 use crate::deny_cache::{CachedRefusal, Certainty};
 use crate::limiter::Limiter;
@@ -85,26 +86,45 @@ impl<'p> PendingCheck<'p> {
         }
         if self.refuse_at_once(away, now) {
             cells.put_back(&local);
+            let unavailable = away.iter().map(|place| self.unavailable_spend(*place, now));
+            self.owe_charges(local.into_iter().chain(unavailable));
             return Err(Refused);
         }
-        for &place in away {
-            if let Some(portion) = self.portion_at(place) {
-                let left = deny_cache.left(&self.cells.cached[place], now);
-                let last_seen = left.map(|outcome| outcome.remaining);
-                local.push(self.local_spend(place, LocalReason::StoreUnavailable { last_seen, portion }));
-            }
-        }
+        let (counted, uncounted): (Places, Places) =
+            away.iter().copied().partition(|place| self.portion_at(*place).is_some());
+        self.owe_charges(uncounted.iter().map(|place| self.unavailable_spend(*place, now)));
+        local.extend(counted.iter().map(|place| self.unavailable_spend(*place, now)));
         let held = cells.hold(&local);
         for (place, outcome) in held.outcomes() {
-            self.outcomes[place] = outcome;
+            self.outcomes[place] = self.or_ask_again(place, outcome, away);
         }
         if held.passes() { Ok(held) } else { Err(Refused) }
+    }
+
+    /// What the request spends here of a cell whose store cannot be asked.
+    fn unavailable_spend(&self, place: usize, now: Timestamp) -> LocalSpend<'p> {
+        let portion = self.portion_at(place).unwrap_or(Portion::Whole);
+        let left = self.limiter.deny_cache.left(&self.cells.cached[place], now);
+        let last_seen = left.map(|outcome| outcome.remaining);
+        self.local_spend(place, LocalReason::StoreUnavailable { last_seen, portion })
+    }
+
+    /// Costs that were incurred already are owed to the store, whatever the policy or another rule says.
+    fn owe_charges(&self, spends: impl Iterator<Item = LocalSpend<'p>>) {
+        let is_charge = |own: &LocalSpend<'_>| own.spend.touch.over() == Over::Charge;
+        let charges: SmallVec<[LocalSpend<'p>; 2]> = spends.filter(is_charge).collect();
+        if !charges.is_empty() {
+            self.limiter.local.hold(&charges).keep();
+        }
     }
 
     /// What this node may admit from a cell whose store cannot be asked; `None` if the policy decides without counting.
     fn portion_at(&self, place: usize) -> Option<Portion> {
         match self.policy_at(place) {
             Source::FallbackLocal => Some(Portion::Share),
+            Source::OverloadLocal if !self.cells.spends[place].touch.limit.takes_lease() => {
+                Some(Portion::Share)
+            }
             // Leases are not hits, and are not charged: they live here until they end.
             Source::OverloadOpen => Some(Portion::Whole),
             _ => None,
@@ -119,7 +139,7 @@ impl<'p> PendingCheck<'p> {
             let refusal = match self.policy_at(place) {
                 Source::FallbackClosed | Source::OverloadClosed => Some(UNAVAILABLE),
                 Source::OverloadOpen => self.known_too_little(place, now),
-                Source::OverloadLocal => self.ask_again(place),
+                Source::OverloadLocal => self.lease_later(place),
                 _ => None,
             };
             if let Some(refusal) = refusal {
@@ -139,8 +159,17 @@ impl<'p> PendingCheck<'p> {
         too_little.then_some(Outcome { verdict, ..left })
     }
 
-    fn ask_again(&self, place: usize) -> Option<Outcome> {
-        (self.cells.spends[place].touch.stance == Stance::Enforced).then_some(ASK_AGAIN)
+    /// In overload a local rule gives out hits, which time repays, but no leases: the store may already have given out all.
+    fn lease_later(&self, place: usize) -> Option<Outcome> {
+        let touch = &self.cells.spends[place].touch;
+        (touch.limit.takes_lease() && touch.stance == Stance::Enforced).then_some(ASK_AGAIN)
+    }
+
+    /// `outcome` of a cell that is decided here; in overload, one of the `away` cells that refuses says to retry soon.
+    fn or_ask_again(&self, place: usize, outcome: Outcome, away: &[usize]) -> Outcome {
+        let asks_again =
+            !outcome.is_admitted() && away.contains(&place) && self.policy_at(place) == Source::OverloadLocal;
+        if asks_again { ASK_AGAIN } else { outcome }
     }
 
     /// The policy for a cell whose store cannot be asked.
@@ -181,11 +210,12 @@ pub(super) enum Cause {
     Overload,
 }
 
-/// How a local rule refuses if the store could not be asked in time: retry soon.
+/// How a local rule refuses if the store could not be asked in time: retry soon. The limit did not refuse, so this starts no
+/// penalty.
 const ASK_AGAIN: Outcome = Outcome {
-    verdict: Verdict::Refused { retry_after: Some(Micros::from_millis(100)) },
+    verdict: Verdict::Refused { retry_after: Some(HELD_RETRY_AFTER) },
     remaining: 0,
-    reset_after: Micros::from_millis(100),
+    reset_after: HELD_RETRY_AFTER,
 };
 
 /// How a closed rule refuses: the retry time is unknown.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Charge, Hits, Outcome, Timestamp, Verdict};
+use tidegate_core::{Charge, Hits, Outcome, Timestamp, Touch, Verdict};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{Clock, HELD_RETRY_AFTER};
 
@@ -162,7 +162,8 @@ pub(crate) fn apart_by_penalties<'a, 'p>(plans: &'a [&'a Plan<'p>]) -> Vec<&'a [
     parts
 }
 
-/// Whether a limit of the penalty's rule refused this request in a way that waiting resolves.
+/// Whether a limit of the penalty's rule refused this request: because of what was spent, or because it costs more than the
+/// whole limit. A store that cannot be asked refuses too, but nobody is to blame for that.
 fn is_refused(plan: &Plan<'_>, answer: &CheckAnswer, penalty: &MatchedLimit<'_>) -> bool {
     let index = |entry: &MatchedLimit<'_>| entry.rule.map(Rule::index);
     plan.limits().iter().any(|entry| {
@@ -170,6 +171,15 @@ fn is_refused(plan: &Plan<'_>, answer: &CheckAnswer, penalty: &MatchedLimit<'_>)
         entry.descriptor == penalty.descriptor
             && index(entry) == index(penalty)
             && plan.spends[spend].touch.ask.hits > Hits::ZERO
-            && answer.outcomes[spend].retry_after().is_some_and(|wait| wait != HELD_RETRY_AFTER)
+            && is_to_blame(&plan.spends[spend].touch, &answer.outcomes[spend])
     })
+}
+
+fn is_to_blame(touch: &Touch<'_>, outcome: &Outcome) -> bool {
+    match outcome.verdict {
+        Verdict::Admitted { .. } | Verdict::Capped { .. } => false,
+        Verdict::Refused { retry_after: Some(wait) } => wait != HELD_RETRY_AFTER,
+        Verdict::Refused { retry_after: None } => touch.needs().get() > touch.limit.quota(),
+        Verdict::Overdrawn { .. } => true,
+    }
 }

@@ -1,12 +1,12 @@
 //! One request between its classification and its answer: commits what was classified, and undoes it once if any part refuses
 //! or the request is dropped.
 //!
-//! A request passes as a whole or spends nothing, whatever decides its parts.
+//! A request is spent as a whole or not at all, whatever decides its parts.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Stance, Timestamp};
+use tidegate_core::{Over, Stance, Timestamp};
 use tidegate_rules::Coordination;
 use tidegate_store::{Clock, Outcomes, Spend};
 
@@ -16,7 +16,7 @@ use super::plan::Plan;
 use crate::deny_cache::CachedRefusal;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
-use crate::owned::{AskedCell, Question};
+use crate::owned::{AskedCell, OwnedCharge, Question};
 use crate::penalty::Penalty;
 use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
 use crate::source::Source;
@@ -168,7 +168,10 @@ impl<'p> PendingCheck<'p> {
                 self.held = Some(held);
                 Begun::AskStore(self)
             }
-            Err(Refused) => Begun::Decided(self.answer()),
+            Err(Refused) => {
+                self.charge_anyway(remote);
+                Begun::Decided(self.answer())
+            }
         }
     }
 
@@ -233,7 +236,8 @@ impl<'p> PendingCheck<'p> {
         }
         let mut passes = true;
         for (place, outcome) in self.store.iter().zip(&stored.outcomes) {
-            passes &= outcome.is_admitted() || self.cells.spends[*place].touch.stance == Stance::Advisory;
+            // What went into debt is refused, but spent: from all its cells.
+            passes &= outcome.is_spent() || self.cells.spends[*place].touch.stance == Stance::Advisory;
             self.outcomes[*place] = *outcome;
         }
         let held = self.held.take();
@@ -251,6 +255,17 @@ impl<'p> PendingCheck<'p> {
     pub(super) fn undo(&mut self, held: Option<LocalHold<'p, 'p>>) {
         if let Some(held) = held {
             held.undo(|place, outcome| self.outcomes[place] = outcome);
+        }
+    }
+
+    /// This node refuses the request, so that the store is not asked. What it charges there is charged all the same.
+    fn charge_anyway(&self, remote: &Arc<Remote>) {
+        let charges = self.store.iter().map(|place| &self.cells.spends[*place]);
+        let charges = charges.filter(|spend| spend.touch.over() == Over::Charge);
+        let charges: Vec<OwnedCharge> = charges.map(OwnedCharge::of_debt).collect();
+        if !charges.is_empty() {
+            let charging = remote.clone();
+            remote.spawn(Box::pin(async move { drop(charging.charge(charges).await) }));
         }
     }
 

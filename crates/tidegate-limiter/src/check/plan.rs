@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Stance, Touch};
+use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Over, Stance, Touch};
 use tidegate_rules::{
     CellKeyBytes, Coordination, Match, MatchedLimits, Mode, OnMissingKey, Rule, RuleLimit, Variant,
 };
@@ -13,7 +13,7 @@ use super::classify::CellPolicy;
 use super::matched::StrictestLimit;
 use crate::decision::{Decision, Report};
 use crate::lease_ids::LeaseIds;
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, DescriptorAsk, Incurred};
 use crate::source::Source;
 
 /// Every rule that a request matches, and the cells it touches because of them, without duplicates.
@@ -102,8 +102,9 @@ impl<'p> Plan<'p> {
         for (descriptor, key) in overrides {
             if let Some(own) = request.descriptors[*descriptor].limit {
                 let cell = CellKey { scope: &own.limit.scope, key, tag: key };
-                let cost = request.descriptors[*descriptor].cost;
-                let ask = Ask { hits: cost, lease: None };
+                let asked = &request.descriptors[*descriptor];
+                let over = over(own.limit.over.unwrap_or_default(), asked.incurred);
+                let ask = Ask { hits: asked.cost, lease: None, over };
                 self.add_limit((*descriptor, None, None), &own.limit, cell, ask, 0);
             }
         }
@@ -116,6 +117,9 @@ impl<'p> Plan<'p> {
                 let known_from = self.known_from(request);
                 self.add_limit(of, penalty, cell, Ask::look(), known_from);
             }
+        }
+        if self.lease.is_some() {
+            self.stay_out_of_debt();
         }
         if self.banned {
             self.only_refuse();
@@ -155,13 +159,16 @@ impl<'p> Plan<'p> {
                 self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::KeyMissing(then) });
             }
             MatchedLimits::Enforce(limits) => {
-                let hits = request.descriptors[descriptor].cost;
+                let DescriptorAsk { cost: hits, incurred, .. } = request.descriptors[descriptor];
                 let known_from = self.known_from(request);
                 self.has_shadows |= found.rule.mode() == Mode::Shadow;
                 for limit in limits {
-                    let takes_lease = limit.limit.takes_lease();
+                    // What was done already holds no place.
+                    let takes_lease = limit.limit.takes_lease() && incurred == Incurred::IfAdmitted;
                     let lease = takes_lease.then(|| *self.lease.get_or_insert_with(|| lease_ids.next()));
-                    let ask = Ask { hits, lease };
+                    let hits = if limit.limit.takes_lease() && !takes_lease { Hits::ZERO } else { hits };
+                    let over = over(limit.over.unwrap_or(found.rule.over()), incurred);
+                    let ask = Ask { hits, lease, over };
                     let cell = CellKey { scope: &limit.scope, key: &found.key, tag: found.tag() };
                     self.add_limit((descriptor, rule, variant), limit, cell, ask, known_from);
                 }
@@ -186,6 +193,11 @@ impl<'p> Plan<'p> {
         // readings, for the largest.
         let known = self.spends[known_from..].iter().position(|other| same_cell(&other.cell, &cell));
         let spend = known.map_or(self.spends.len(), |place| known_from + place);
+        if let Some(known) = self.spends.get_mut(spend)
+            && ask.over == Over::Charge
+        {
+            known.touch.ask.over = Over::Charge;
+        }
         match self.spends.get_mut(spend) {
             Some(known) if self.of_readings => known.touch.ask.hits = known.touch.ask.hits.max(ask.hits),
             Some(known) => known.touch.ask.hits = known.touch.ask.hits.saturating_add(ask.hits),
@@ -205,6 +217,7 @@ impl<'p> Plan<'p> {
         let same = |(one, other): (&Spend<'_>, &Spend<'_>)| {
             same_cell(&one.cell, &other.cell)
                 && one.touch.ask.hits == other.touch.ask.hits
+                && one.touch.ask.over == other.touch.ask.over
                 && one.touch.limit == other.touch.limit
         };
         self.spends.len() == other.spends.len() && self.spends.iter().zip(&other.spends).all(same)
@@ -218,12 +231,14 @@ impl<'p> Plan<'p> {
 
     /// Whether the limit at this spend is of a shadow rule that would have refused: as an enforced rule it has spent nothing.
     pub(crate) fn is_of_refusing_shadow(&self, spend: usize, decision: &Decision) -> bool {
-        let limits = || self.limits().iter().zip(&decision.reports);
-        let of = |entry: &MatchedLimit<'_>| (entry.descriptor, entry.rule.map(Rule::index));
+        // A penalty that refuses has its report, too.
         let refuses = |one: &MatchedLimit<'_>| {
-            limits().any(|(entry, report)| of(entry) == of(one) && report.is_refusal())
+            let of_rule = |report: &&Report| {
+                (report.descriptor, report.rule) == (one.descriptor, one.rule.map(Rule::index))
+            };
+            decision.reports.iter().filter(of_rule).any(Report::is_refusal)
         };
-        limits().any(|(entry, _)| {
+        self.limits().iter().any(|entry| {
             entry.is_for(spend) && entry.rule.map(Rule::mode) == Some(Mode::Shadow) && refuses(entry)
         })
     }
@@ -265,8 +280,12 @@ impl<'p> Plan<'p> {
         format!("{rule}: {}", limit.unwrap_or_default())
     }
 
-    /// How far charges may exceed the limit at this spend: set by the first rule there.
+    /// How far charges may exceed the limit at this spend: as far as a debt goes, or set by the first rule there.
     pub(crate) fn overdraft(&self, spend: usize) -> Hits {
+        let touch = &self.spends[spend].touch;
+        if matches!(touch.ask.over, Over::Debt | Over::Charge) {
+            return touch.limit.most_debt();
+        }
         let rule = self.entries.iter().find(|entry| entry.is_for(spend)).and_then(|entry| entry.rule);
         rule.map_or(Hits::ZERO, Rule::overdraft)
     }
@@ -298,6 +317,13 @@ impl<'p> Plan<'p> {
         }
     }
 
+    /// A request that takes a lease passes or spends nothing: a place held for a request that is refused would be lost.
+    fn stay_out_of_debt(&mut self) {
+        for spend in self.spends.iter_mut().filter(|spend| spend.touch.ask.over == Over::Debt) {
+            spend.touch.ask.over = Over::Refuse;
+        }
+    }
+
     /// Asks `buckets` only for the front of their queue.
     pub(crate) fn go_now(&mut self, buckets: &'p [(&'p Limit, Limit)]) {
         for spend in &mut self.spends {
@@ -319,6 +345,14 @@ impl<'p> Plan<'p> {
     pub(crate) fn leases(&self) -> impl Iterator<Item = &Spend<'p>> {
         let takes_one = |spend: &&Spend<'_>| spend.touch.limit.takes_lease();
         self.spends.iter().filter(takes_one).filter(|spend| spend.touch.ask.hits > Hits::ZERO)
+    }
+}
+
+/// What a cost above what is left does where the limit says `over`.
+fn over(over: Over, incurred: Incurred) -> Over {
+    match (over, incurred) {
+        (Over::Debt, Incurred::Already) => Over::Charge,
+        _ => over,
     }
 }
 

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use tidegate_rules::{Priority, UnknownDomain};
+use tidegate_shed::{Permit, Shed, Shedder};
 
 use super::matched::Matched;
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::request::CheckRequest;
-use crate::shed::{Permit, Shed, Shedder};
 
 impl Limiter {
     /// Sheds a request, or admits it past `shedder` and decides it: by the most critical priority that its rules give it, or

@@ -78,12 +78,6 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn gave_back(&self, hash: CellHash, hits: u64) {
-        if let Some(debt) = self.debts.lock().get_mut(&hash) {
-            debt.hits = debt.hits.saturating_sub(hits);
-        }
-    }
-
     /// Whether an account is open of a cell that is there.
     pub(crate) fn owes(&self, is_there: impl Fn(&OwnedCell) -> bool) -> bool {
         self.debts.lock().values().any(|debt| is_there(&debt.cell))

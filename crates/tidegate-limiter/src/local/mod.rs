@@ -9,7 +9,7 @@ pub(crate) mod ledger;
 pub(crate) mod lent;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Charge, Hits, Limit, Micros, Outcome, Stance, Timestamp, Touch};
+use tidegate_core::{Ask, Charge, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch};
 use tidegate_store::{
     CellCharge, Clock as _, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store,
 };
@@ -87,6 +87,13 @@ struct HeldSpend<'p> {
     outcome: Outcome,
 }
 
+impl HeldSpend<'_> {
+    /// Whether it stays spent, whatever becomes of the request.
+    fn is_charge(&self) -> bool {
+        self.own.spend.touch.over() == Over::Charge
+    }
+}
+
 impl LocalCells {
     pub(crate) fn new(memory: MemoryConfig, bookkeeping: usize, fleet: Fleet, clock: NodeClock) -> Self {
         LocalCells {
@@ -109,6 +116,10 @@ impl LocalCells {
             own.spend.touch.stance == Stance::Enforced && !outcome.is_admitted()
         };
         let passes = !spends.iter().zip(&outcomes).any(stops);
+        let blocks = |(own, outcome): (&LocalSpend<'_>, &Outcome)| {
+            own.spend.touch.stance == Stance::Enforced && !outcome.is_spent()
+        };
+        let is_spent = !spends.iter().zip(&outcomes).any(blocks);
         drop(asked);
         let held: SmallVec<[HeldSpend<'p>; 2]> = spends
             .iter()
@@ -117,7 +128,11 @@ impl LocalCells {
             .map(|((own, share), outcome)| HeldSpend { own: *own, share, outcome })
             .collect();
         for held in &held {
-            self.book(held, passes);
+            self.book(held, is_spent);
+            if !passes && (is_spent || held.is_charge()) {
+                // It is refused, and what went into debt for it stays spent.
+                self.owe_what_is_kept(held);
+            }
         }
         LocalHold { cells: self, held, passes }
     }
@@ -150,25 +165,33 @@ impl LocalCells {
     }
 
     /// Records what was decided.
-    fn book(&self, held: &HeldSpend<'_>, passes: bool) {
+    fn book(&self, held: &HeldSpend<'_>, is_spent: bool) {
         let hits = held.own.spend.touch.ask.hits;
-        let spent = passes && held.outcome.is_admitted();
+        let spent = is_spent && held.outcome.is_spent();
         match held.own.reason {
             LocalReason::Approximate if !spent => {
                 self.approximate.put_back(held.own.hash, hits, Timestamp::MAX);
-            }
-            LocalReason::StoreUnavailable { portion, .. } if spent => {
-                self.owe(&held.own.spend, held.own.hash, portion);
             }
             LocalReason::Local | LocalReason::Approximate | LocalReason::StoreUnavailable { .. } => {}
         }
     }
 
+    /// What stays spent here is owed to a store that is unavailable.
+    fn owe_what_is_kept(&self, held: &HeldSpend<'_>) {
+        if let (true, LocalReason::StoreUnavailable { portion, .. }) =
+            (held.outcome.is_spent(), held.own.reason)
+        {
+            self.owe(held, portion);
+        }
+    }
+
     /// Records a debt: the store must learn what was spent without it.
-    fn owe(&self, spend: &Spend<'_>, hash: CellHash, portion: Portion) {
-        let Spend { cell, touch } = spend;
+    fn owe(&self, held: &HeldSpend<'_>, portion: Portion) {
+        let (mut spend, hash) = (held.own.spend, held.own.hash);
+        spend.touch.ask.hits = held.outcome.spent_of(spend.touch.ask.hits);
+        let Spend { cell, touch } = &spend;
         match touch.ask.lease {
-            _ if !touch.limit.takes_lease() => self.ledger.spent(hash, spend, portion),
+            _ if !touch.limit.takes_lease() => self.ledger.spent(hash, &spend, portion),
             Some(id) => {
                 let (cell, version) = (OwnedCell::new(cell, touch.limit), touch.limit.fingerprint());
                 let (ask, stance) = (touch.ask, Stance::Enforced);
@@ -189,9 +212,8 @@ impl LocalCells {
     fn unbook(&self, held: &HeldSpend<'_>) {
         let hits = held.own.spend.touch.ask.hits;
         match held.own.reason {
-            LocalReason::Local => {}
             LocalReason::Approximate => drop(self.approximate.put_back(held.own.hash, hits, Timestamp::MAX)),
-            LocalReason::StoreUnavailable { .. } => self.ledger.gave_back(held.own.hash, hits.get()),
+            LocalReason::Local | LocalReason::StoreUnavailable { .. } => {}
         }
     }
 
@@ -212,7 +234,7 @@ impl LocalCells {
 
     /// The outcome of a cell without spending from it.
     pub(crate) fn look(&self, spend: Spend<'_>) -> Outcome {
-        let ask = Ask { hits: Hits::ZERO, lease: None };
+        let ask = Ask::look();
         let look = [Spend { touch: Touch { ask, ..spend.touch }, ..spend }];
         at_once(self.memory.decide(&[Request::once(&look)]))[0]
     }
@@ -246,15 +268,10 @@ impl LocalCells {
         let spend = under(held.own.spend, held.share.as_ref());
         let (cell, limit) = (spend.cell, spend.touch.limit);
         match spend.touch.ask.lease {
-            Some(id) if limit.takes_lease() => {
-                let lease = LeaseRef { cell, limit, id };
-                self.release(lease);
-                // Nobody holds it, so the store must never learn of it.
-                self.lent.end(&lease);
-            }
+            Some(id) if limit.takes_lease() => drop(self.release(LeaseRef { cell, limit, id })),
             // Such a limit counts refused requests, and this one is refused.
             _ if limit.counts_refused() => {}
-            _ => self.refund(spend, spend.touch.ask.hits, Micros::ZERO),
+            _ => self.refund(spend, held.outcome.spent_of(spend.touch.ask.hits), Micros::ZERO),
         }
         self.unbook(held);
     }
@@ -271,9 +288,11 @@ impl LocalHold<'_, '_> {
         self.held.iter().map(|held| (held.own.place, held.outcome))
     }
 
-    /// The request passes: what was spent stays spent.
+    /// The request passes: what was spent stays spent, and the store must learn of it. Not before: it would keep a lease that
+    /// another cell's refusal gives back.
     pub(crate) fn keep(mut self) {
         self.passes = false;
+        self.held.iter().for_each(|held| self.cells.owe_what_is_kept(held));
     }
 
     /// The request is refused elsewhere: refunds everything, and reports what each cell has left then.
@@ -290,8 +309,11 @@ impl LocalHold<'_, '_> {
 
     fn give_back(&mut self) {
         if std::mem::take(&mut self.passes) {
-            for held in self.held.iter().filter(|held| held.outcome.is_admitted()) {
-                self.cells.give_back(held);
+            for held in self.held.iter().filter(|held| held.outcome.is_spent()) {
+                match held.is_charge() {
+                    true => self.cells.owe_what_is_kept(held),
+                    false => self.cells.give_back(held),
+                }
             }
         }
     }
@@ -346,7 +368,7 @@ mod tests {
         let own = LocalSpend { place: 0, spend, hash: CellHasher::new([1, 2]).cell(&cell), reason };
 
         let held = local.hold(&[own]);
-        assert_eq!((held.passes(), local.lent.unknown()), (true, 1));
+        assert_eq!((held.passes(), local.lent.unknown()), (true, 0), "not before the request passes");
         held.undo(|_, _| {});
         assert_eq!(local.lent.unknown(), 0);
 

@@ -1,15 +1,15 @@
-//! Background work: heartbeats, health probes, settling with a store that has recovered, approximate counts.
+//! Background work: heartbeats, settling with a store that has recovered, approximate counts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, LimitFingerprint, Micros, Stance, Timestamp};
+use tidegate_core::{Ask, LimitFingerprint, Micros, Stance, Timestamp};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Clock, Record, Request, Spend, Stamped, StoreError};
 
-use super::{Nodes, Remote, RequestNames};
+use super::{Remote, RequestNames};
 use crate::cell_hash::CellHash;
 use crate::lease_key::{self, LeaseKeys};
 use crate::lifecycle::{End, Lifecycle};
@@ -18,8 +18,8 @@ use crate::observer::{BreakerState, StoreCall};
 use crate::owned::{OwnedCell, OwnedCharge, OwnedSpend};
 use crate::snapshot::Snapshot;
 
-/// How often unavailable nodes are probed and debts checked.
-const PROBE_EVERY: Micros = Micros::from_millis(500);
+/// How often servers that recovered, and debts, are looked for.
+const LOOK_EVERY: Micros = Micros::from_millis(500);
 /// How long a limiter counts as alive after a heartbeat; heartbeats are five times as frequent.
 pub(super) const MEMBER_TTL: Micros = Micros::from_secs(5);
 /// The shortest interval between two syncs of approximate counts, however short a rule sets it.
@@ -40,9 +40,10 @@ impl Remote {
         lease_keys: &LeaseKeys,
         life: &Lifecycle,
     ) -> End {
+        let _probing = self.start_probing();
         let mut next_beat = self.clock.now();
         let mut next_key = next_beat;
-        let mut next_probe = next_beat;
+        let mut next_look = next_beat;
         let mut next_sync = next_beat + sync_every(rules);
         loop {
             if let Some(end) = life.ending() {
@@ -50,34 +51,34 @@ impl Remote {
             }
             let now = self.clock.now();
             if is_due(next_beat, now) {
-                next_beat = now + PROBE_EVERY + PROBE_EVERY;
+                next_beat = now + LOOK_EVERY + LOOK_EVERY;
                 self.beat().await;
                 self.local.memory.sweep(SWEEP_PARTS);
                 self.local.approximate.sweep(now);
             }
-            if is_due(next_probe, now) {
-                next_probe = now + PROBE_EVERY;
-                self.probe_what_is_away().await;
+            if is_due(next_look, now) {
+                next_look = now + LOOK_EVERY;
+                self.readmit().await;
                 self.pay_debts().await;
                 self.give_orphans_back().await;
                 self.write_what_is_unwritten(names).await;
             }
             if is_due(next_key, now) {
                 let shared = self.share_lease_key(lease_keys).await;
-                next_key = now + if shared { LEASE_KEY_EVERY } else { PROBE_EVERY };
+                next_key = now + if shared { LEASE_KEY_EVERY } else { LOOK_EVERY };
             }
             if is_due(next_sync, now) {
                 self.reconcile().await;
                 next_sync = self.clock.now() + sync_every(rules);
             }
             let now = self.clock.now();
-            let next = next_beat.min(next_probe).min(next_sync).min(next_key);
+            let next = next_beat.min(next_look).min(next_sync).min(next_key);
             self.pause(next.since(now).max(Micros::from_millis(1)), life).await;
         }
     }
 
     /// Sends a heartbeat, and learns the number of live limiters.
-    async fn beat(self: &Arc<Self>) {
+    async fn beat(&self) {
         let sent = self.clock.now();
         self.local.fleet.joined.store(true, Ordering::Relaxed);
         let heartbeat = self.store.heartbeat(self.local.fleet.member, MEMBER_TTL).answer();
@@ -89,14 +90,13 @@ impl Remote {
                 self.observer.fleet_counted(self.local.fleet.size());
             }
             // Overloaded: no fault is known, and the next heartbeat comes long before the fleet drops this limiter.
-            Err(StoreError::TimedOut { endpoint, .. }) if self.is_only_busy(&endpoint, sent) => {}
+            Err(StoreError::TimedOut { endpoint, .. }) if !self.has_failed(&endpoint) => {}
             Err(error) => {
                 self.observer.store_failed(&error);
                 let why = with_its_cause(&error);
                 if self.local.fleet.unheard(why.clone()) {
                     self.observer.heartbeat_lost(&why);
                 }
-                self.probe_what_seems_well().await;
             }
         }
     }
@@ -118,69 +118,10 @@ impl Remote {
         matches!(self.attend(self.timeout, again).await, Some(Ok(_)))
     }
 
-    /// Whether the node with this endpoint, which did not answer a call sent at `sent`, answers others.
-    fn is_only_busy(&self, endpoint: &str, sent: Timestamp) -> bool {
-        let mut nodes = 0..self.store.nodes();
-        let named = nodes.find(|node| self.store.endpoint(*node) == endpoint);
-        named.is_some_and(|node| self.is_only_late(&[node], sent, self.clock.now()))
-    }
-
-    /// A heartbeat failed without naming the failed nodes: without requests, nothing else would detect them.
-    async fn probe_what_seems_well(self: &Arc<Self>) {
-        for node in 0..self.store.nodes() {
-            if self.breakers.state(node) == BreakerState::Closed {
-                self.probe(node).await;
-            }
-        }
-    }
-
-    /// Probes every node whose breaker is not closed.
-    pub(super) async fn probe_what_is_away(self: &Arc<Self>) {
-        let away: Nodes = self.breakers.not_closed().collect();
-        for node in away {
-            self.probe(node).await;
-        }
-    }
-
-    /// Probes a node, and reports the result to its breaker.
-    async fn probe(self: &Arc<Self>, node: usize) {
-        let sent = self.clock.now();
-        let answer = self.attend(self.timeout, self.store.probe(node).answer()).await;
-        let now = self.clock.now();
-        self.observer.store_called(StoreCall::Probe, now.since(sent));
-        // A failed probe never prolongs an open breaker: a request may try the node once its time is up.
-        let change = match (answer, self.breakers.state(node)) {
-            (Some(Ok(())), BreakerState::Closed) => self.breakers.answered(node),
-            // It gets requests again once it has everything issued without it.
-            (Some(Ok(())), _) => match self.settle_with(node).await {
-                true => self.breakers.answered(node),
-                false => None,
-            },
-            (
-                None | Some(Err(StoreError::TimedOut { .. } | StoreError::TooLate { .. })),
-                BreakerState::Closed,
-            ) if self.is_only_late(&[node], sent, now) => None,
-            (_, BreakerState::Closed) => {
-                if let Some(at) = self.proved_alive_at(node) {
-                    self.breakers.lived(node, at);
-                }
-                self.breakers.failed(node, sent, now)
-            }
-            (_, BreakerState::Open | BreakerState::HalfOpen) => None,
-        };
-        self.tell(change);
-    }
-
-    /// Probes a node in the background; one probe at a time.
-    pub(super) fn probe_soon(self: &Arc<Self>, node: usize) {
-        if self.way_to(node).is_probed.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let remote = self.clone();
-        self.spawn(Box::pin(async move {
-            remote.probe(node).await;
-            remote.way_to(node).is_probed.store(false, Ordering::Relaxed);
-        }));
+    /// Whether the node with this endpoint has failed.
+    fn has_failed(&self, endpoint: &str) -> bool {
+        let named = (0..self.store.nodes()).find(|node| self.store.endpoint(*node) == endpoint);
+        named.is_some_and(|node| self.breakers.state(node) != BreakerState::Closed)
     }
 
     /// Reports to the store what approximate rules have admitted here, and learns what is left.
@@ -291,7 +232,7 @@ fn sync_every(rules: &ArcSwap<Snapshot>) -> Micros {
         Coordination::Exact | Coordination::Local => None,
     };
     let shortest = rules.load().rules().rules().filter_map(wanted).min();
-    shortest.unwrap_or(PROBE_EVERY).max(SHORTEST_SYNC)
+    shortest.unwrap_or(LOOK_EVERY).max(SHORTEST_SYNC)
 }
 
 /// Includes the cause, for operators.
@@ -313,7 +254,7 @@ pub(super) fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit,
 }
 
 pub(super) fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
-    let ask = Ask { hits: Hits::new(hits), lease: None };
+    let ask = Ask::hits(hits);
     OwnedSpend {
         cell,
         ask,

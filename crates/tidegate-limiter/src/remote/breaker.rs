@@ -1,5 +1,6 @@
-//! Circuit breakers, one per store node: after a few consecutive failures no request waits for that node until it answers.
-//! Consecutive means in time: calls that were in flight together fail together, and count once.
+//! Circuit breakers, one per store node: once the prober says that the node has failed, or a few consecutive calls were refused,
+//! no request waits for that node until it answers. Consecutive means in time: calls that were in flight together fail together,
+//! and count once.
 //!
 //! A breaker is given events with their time; it makes no calls and reads no clock. Late failures of calls that were in
 //! flight when it opened prolong nothing, and one genuine answer closes it.
@@ -109,10 +110,18 @@ impl Breaker {
         self.condition = CLOSED;
     }
 
-    /// The node proved at `at` that it is alive: failures before that are not consecutive with later ones.
-    fn lived(&mut self, at: Timestamp) {
-        if matches!(self.condition, Condition::Closed { noted, .. } if noted < at) {
-            self.condition = CLOSED;
+    /// The node has failed, whatever its calls say.
+    fn open(&mut self, now: Timestamp) {
+        if !matches!(self.condition, Condition::Open { .. }) {
+            self.condition = Condition::Open { since: now };
+        }
+    }
+
+    /// Whether it has been open since before `when`.
+    fn opened_before(&self, when: Timestamp) -> bool {
+        match self.condition {
+            Condition::Closed { .. } => false,
+            Condition::Open { since: opened } | Condition::Trying { opened, .. } => opened < when,
         }
     }
 
@@ -192,9 +201,14 @@ impl Breakers {
         self.change(node, Breaker::answered).1
     }
 
-    /// `node` proved at `at` that it is alive.
-    pub(crate) fn lived(&self, node: usize, at: Timestamp) {
-        self.change(node, |breaker| breaker.lived(at));
+    /// `node` has failed.
+    pub(crate) fn open(&self, node: usize, now: Timestamp) -> Option<Change> {
+        self.change(node, |breaker| breaker.open(now)).1
+    }
+
+    /// Whether the breaker of `node` has been open since before `when`.
+    pub(crate) fn opened_before(&self, node: usize, when: Timestamp) -> bool {
+        !self.all_closed() && self.node(node).lock().opened_before(when)
     }
 
     /// A call to `node` sent at `sent` failed.
@@ -258,20 +272,15 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_of_life_between_failures_starts_the_count_anew_and_closes_nothing() {
+    fn a_node_that_has_failed_opens_it_at_once_and_a_late_trial_again() {
         let breakers = Breakers::new(1, CONFIG);
-        for second in 0..10 {
-            breakers.failed(0, at(3 * second), at(3 * second + 1));
-            breakers.lived(0, at(3 * second + 2));
-        }
-        assert_eq!(breakers.state(0), BreakerState::Closed);
-        for second in 100..103 {
-            breakers.failed(0, at(second), at(second));
-            breakers.lived(0, at(99));
-        }
-        assert_eq!(breakers.state(0), BreakerState::Open, "it proved nothing since");
-        breakers.lived(0, at(200));
-        assert_eq!(breakers.state(0), BreakerState::Open, "it must decide again first");
+        let opened = Some(Change { node: 0, state: BreakerState::Open });
+        assert_eq!(breakers.open(0, at(0)), opened);
+        assert_eq!(breakers.open(0, at(20)), None);
+        assert!(breakers.claim(0, at(30)).0, "that prolonged nothing");
+        assert_eq!(breakers.open(0, at(30)), opened);
+        assert!(!breakers.claim(0, at(59)).0);
+        assert_eq!([30, 31].map(|second| breakers.opened_before(0, at(second))), [false, true]);
     }
 
     #[test]

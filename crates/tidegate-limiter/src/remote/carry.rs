@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Outcome, Stance, Timestamp};
-use tidegate_store::{
-    BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Slice, Spend, StoreError, WitnessReport,
-};
+use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Slice, Spend, StoreError};
 
 use super::lag::Arrival;
 use super::late::Sent;
@@ -50,20 +48,10 @@ async fn drive(mut slot: CallSlot) {
     slot.is_open.store(false, Ordering::Relaxed);
 }
 
-/// A node has failed once it has answered nothing for this many call timeouts.
-const PATIENCE: u64 = 3;
-const LONGEST_PATIENCE: u64 = 10;
-
-/// The same on a busy core: a store counts as silent only after this many call timeouts.
-const BUSY_PATIENCE: u64 = 20;
-
-/// A store whose answers are all late is overloaded for this long; then it has failed, and rules stop waiting for it.
-const OVERLOADED_FOR: Micros = Micros::from_secs(2);
-
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallEnd {
-    /// The store answered, this call or another since.
+    /// The store answered, or is overloaded.
     Answered,
     /// It failed at once: the next call may succeed.
     Failed,
@@ -279,7 +267,7 @@ impl Remote {
         requests
     }
 
-    /// Answers every request in `item`, each by its position, including those that are gone. Returns how many of those pass
+    /// Answers every request in `item`, each by its position, including those that are gone. Returns how many of those spent
     /// that had stopped waiting and were decided without the store.
     fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, when: AnswerTimes) -> u64 {
         let count = count_of(&item.waiters).get();
@@ -295,7 +283,7 @@ impl Remote {
         for (place, ticket) in (0..count).zip(here.iter().chain(&gone)) {
             let outcomes: Outcomes = told.at(place).collect();
             let passes = passes(item, &outcomes);
-            spent_for_nobody += u64::from(passes && place as usize >= here.len());
+            spent_for_nobody += u64::from(is_spent(item, &outcomes) && place as usize >= here.len());
             let leases = if passes { TakenLeases::of(&item.spends, &self.orphans) } else { None };
             let (decided_at, nth) = (when.decided, when.first.map(|first| first + place));
             let answer = StoreAnswer { outcomes, source: Source::Store, decided_at, nth, leases };
@@ -304,7 +292,7 @@ impl Remote {
         spent_for_nobody.min(item.late.load(Ordering::Relaxed) as u64)
     }
 
-    /// Collects what the last `requests` that pass have spent, for a refund.
+    /// Collects what the last `requests` that were counted have spent, for a refund.
     fn give_back(
         &self,
         item: &Item,
@@ -313,15 +301,22 @@ impl Remote {
         sent: Timestamp,
         to: &mut GivenBack,
     ) {
-        let now = self.clock.now();
-        let Some(last) = told.passed().checked_sub(1).filter(|_| requests > 0) else { return };
-        for (spend, outcome) in item.spends.iter().zip(told.at(last)) {
-            let is_spent = outcome.is_admitted() && !spend.cell.limit.takes_lease();
-            let hits = Hits::new(spend.ask.hits.get().saturating_mul(requests));
-            if is_spent && hits > Hits::ZERO {
+        if requests == 0 {
+            return;
+        }
+        let (now, spent) = (self.clock.now(), told.spent());
+        let mut hits: SmallVec<[u64; 2]> = SmallVec::from_elem(0, item.spends.len());
+        for place in (0..spent).rev().take(usize::try_from(requests).unwrap_or(usize::MAX)) {
+            for (hits, (spend, outcome)) in hits.iter_mut().zip(item.spends.iter().zip(told.at(place))) {
+                *hits = hits.saturating_add(outcome.spent_of(spend.ask.hits).get());
+            }
+        }
+        for (spend, hits) in item.spends.iter().zip(hits) {
+            let hits = if spend.cell.limit.takes_lease() { Hits::ZERO } else { Hits::new(hits) };
+            if hits > Hits::ZERO {
                 to.push((spend.cell.clone(), hits, now.since(sent)));
             }
-            self.deny_cache.gave_back(spend.hash, if is_spent { hits } else { Hits::ZERO }, now);
+            self.deny_cache.gave_back(spend.hash, hits, now);
         }
     }
 
@@ -342,7 +337,7 @@ impl Remote {
         outcome: Outcome,
         AnswerTimes { sent, decided, .. }: AnswerTimes,
     ) {
-        let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.ask.hits);
+        let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.as_spend().touch.needs());
         let received = self.clock.now();
         let answer = AnsweredCell { limit, version, hits, outcome, sent, received, decided_at: decided };
         self.deny_cache.remember(spend.hash, &answer);
@@ -351,8 +346,7 @@ impl Remote {
         }
     }
 
-    /// Whether one of `nodes` has failed. One unanswered call is not a failure: Redis pauses for tens of milliseconds when
-    /// many keys expire, and so does a busy machine. Until a breaker opens, it is overload.
+    /// Whether one of `nodes` has failed. One unanswered call is not a failure: until a breaker opens, it is overload.
     fn is_away(&self, nodes: &[usize]) -> bool {
         nodes.iter().any(|node| self.breakers.state(*node) != BreakerState::Closed)
     }
@@ -396,72 +390,38 @@ impl Remote {
         self.observer.store_called(call, now.since(sent.at));
         let Some(error) = error else {
             for node in nodes {
-                self.way_to(*node).answered(now, self.lag.waited(sent, now));
+                let way = self.way_to(*node);
+                way.took(self.lag.waited(sent, now));
+                // Not one that is in time only without this core's own lag: the prober knows better.
+                if now.since(sent.at) <= self.timeout {
+                    way.answered_in_time(now);
+                }
                 self.answers_again(*node);
             }
             return CallEnd::Answered;
         };
-        let is_late = error.is_late();
-        if is_late {
+        if error.is_late() {
             let took = self.lag.waited(sent, now);
-            self.still_to_answer(nodes, sent.at).for_each(|way| way.took(took));
-        }
-        if is_late && self.is_only_late(nodes, sent.at, now) {
-            return CallEnd::Answered;
+            self.still_to_answer(nodes).for_each(|way| way.took(took));
+            nodes.iter().for_each(|node| self.was_late(*node, now));
+            if !self.is_away(nodes) {
+                return CallEnd::Answered;
+            }
+            self.observer.store_failed(error);
+            return CallEnd::Silence;
         }
         self.observer.store_failed(error);
         self.blame(nodes, error, sent.at);
-        if is_late { CallEnd::Silence } else { CallEnd::Failed }
+        CallEnd::Failed
     }
 
-    /// Whether `nodes`, which did not answer in time a call sent at `sent`, are merely overloaded, which no breaker fixes:
-    /// they answer others, or did a moment ago.
-    pub(super) fn is_only_late(&self, nodes: &[usize], sent: Timestamp, now: Timestamp) -> bool {
-        nodes.iter().all(|&node| {
-            self.has_answered_since(node, sent)
-                || match self.store.last_heard(node).witness {
-                    Some(report) => !report.is_silent(self.patience(now)) && !report.is_too_slow(),
-                    None => self.answered_a_moment_ago(node, now),
-                }
-        })
-    }
-
-    /// The same for a store without a witness.
-    fn answered_a_moment_ago(&self, node: usize, now: Timestamp) -> bool {
-        let a_moment_ago = now.back(self.busy_patience());
-        // If this core runs late, it may be one of many on a busy machine.
-        self.lag.is_busy(now) && self.has_answered_since(node, a_moment_ago)
-            || self.has_answered_late_since(node, a_moment_ago)
-                && self.has_answered_since(node, now.back(OVERLOADED_FOR))
-    }
-
-    /// How long a node may answer nothing before it has failed; the upper end if it was that slow before. If this core runs
-    /// late, the machine is busy, and the node may be on it.
-    fn patience(&self, now: Timestamp) -> std::ops::Range<Micros> {
-        let times = |times: u64| Micros::new(self.timeout.get().saturating_mul(times));
-        match self.lag.is_busy(now) {
-            true => self.busy_patience()..self.busy_patience().max(WitnessReport::LONGEST_LATENESS),
-            false => times(PATIENCE)..times(LONGEST_PATIENCE),
-        }
-    }
-
-    /// How long a store may be silent before a busy core takes it for failed.
-    pub(super) fn busy_patience(&self) -> Micros {
-        Micros::new(self.timeout.get().saturating_mul(BUSY_PATIENCE))
-    }
-
-    /// Reports the failure to the breaker of the node that failed. If a call over several does not say which, probes each.
-    fn blame(self: &Arc<Self>, nodes: &[usize], error: &StoreError, sent: Timestamp) {
+    /// Reports the refusal of a call to the breaker of the node that refused. If a call over several does not say which, the
+    /// prober will.
+    pub(super) fn blame(&self, nodes: &[usize], error: &StoreError, sent: Timestamp) {
         let now = self.clock.now();
-        for &node in nodes {
-            if nodes.len() == 1 || self.store.endpoint(node) == error.endpoint() {
-                if let Some(at) = self.proved_alive_at(node) {
-                    self.breakers.lived(node, at);
-                }
-                self.tell(self.breakers.failed(node, sent, now));
-            } else if !self.has_answered_since(node, sent) {
-                self.probe_soon(node);
-            }
+        let is_named = |node: &&usize| nodes.len() == 1 || self.store.endpoint(**node) == error.endpoint();
+        for &node in nodes.iter().filter(is_named) {
+            self.tell(self.breakers.failed(node, sent, now));
         }
     }
 
@@ -489,6 +449,12 @@ impl Remote {
 fn passes(item: &Item, outcomes: &[Outcome]) -> bool {
     let mut told = item.spends.iter().zip(outcomes);
     told.all(|(spend, outcome)| outcome.is_admitted() || spend.stance == Stance::Advisory)
+}
+
+/// Whether it spent: it passes, or a limit went into debt for it.
+fn is_spent(item: &Item, outcomes: &[Outcome]) -> bool {
+    let mut told = item.spends.iter().zip(outcomes);
+    told.all(|(spend, outcome)| outcome.is_spent() || spend.stance == Stance::Advisory)
 }
 
 fn count_of(waiters: &[StoreTicket]) -> NonZeroU32 {

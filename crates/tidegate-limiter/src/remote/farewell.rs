@@ -40,7 +40,7 @@ impl Remote {
 
     /// Settles debts, and reports what approximate rules have admitted since the last report.
     async fn settle(self: &Arc<Self>, names: &RequestNames) {
-        self.probe_what_is_away().await;
+        self.readmit().await;
         self.pay_debts().await;
         let unreported = self.local.approximate.unreported(self.clock.now());
         for batch in unreported.chunks(super::background::LARGEST_BATCH) {

@@ -1,16 +1,12 @@
 //! How late this core runs, so that deadlines and breakers measure the store and not this process.
 //!
 //! A core that is busy for a tenth of a second receives a store answer, or the end of a deadline, only then. Time in which it
-//! did not run counts neither as waiting nor as silence, up to a bound. And if this core runs late others do too, perhaps the
-//! store's: a busy core takes only a long silence for a failure.
+//! did not run does not count as waiting, up to a bound.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::{Micros, Timestamp};
 use tidegate_store::MOST_LAG;
-
-/// A core that ran late within this span is busy.
-const BUSY_FOR: Micros = Micros::from_secs(1);
 
 /// The lag of one core, as measured by timers on it.
 #[derive(Default)]
@@ -55,12 +51,6 @@ impl Lag {
         let lag = self.total().saturating_sub(arrival.lag).min(MOST_LAG);
         now.since(arrival.at).saturating_sub(lag)
     }
-
-    /// Whether this core ran late a moment ago.
-    pub(super) fn is_busy(&self, now: Timestamp) -> bool {
-        let noted = Timestamp::from_micros(self.noted.load(Ordering::Relaxed));
-        noted <= now && now.since(noted) <= BUSY_FOR
-    }
 }
 
 #[cfg(test)]
@@ -98,12 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_busy_for_a_second_after_it_was_late_and_a_clock_that_stepped_back_hides_nothing() {
+    fn a_clock_that_stepped_back_hides_no_lag() {
         let lag = Lag::default();
-        assert!(!lag.is_busy(at(0)));
         lag.note(at(9_000), Micros::from_millis(10));
-        assert_eq!([9_001, 10_000, 10_001].map(|now| lag.is_busy(at(now))), [true, true, false]);
-        assert!(!lag.is_busy(at(0)));
         let arrival = lag.arrival(at(0));
         lag.note(at(100), Micros::from_millis(90));
         assert_eq!(lag.waited(arrival, at(100)), Micros::from_millis(10));

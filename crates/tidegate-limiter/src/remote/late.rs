@@ -1,9 +1,8 @@
 //! Calls that are answered after their requests have stopped waiting.
 //!
 //! A call that was sent spends, whether or not a request still waits, unless it reaches the store so late that the store
-//! discards it. So it is awaited to its end: what was spent for requests decided without it is refunded, and if this core
-//! runs late its answer proves that the store is alive. The count and duration of such calls are bounded; what the others
-//! spent stays spent.
+//! discards it. So it is awaited to its end, and what was spent for requests decided without it is refunded. The count and
+//! duration of such calls are bounded; what the others spent stays spent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_store::{BatchOutcomes, Clock, MOST_LAG, Request, StoreError};
 
 use super::carry::{CallEnd, CallSlot};
+use super::judge::Judge;
 use super::lag::Arrival;
 use super::queue::Item;
 use super::{Remote, WayToNode};
@@ -97,9 +97,10 @@ impl Remote {
             self.observer.late_call(LateCall::Lost);
             return end;
         };
-        let behind = Behind::new(self.still_to_answer(nodes, sent.at.at), self.clock.now());
+        let behind = Behind::new(self.still_to_answer(nodes), self.clock.now());
         slot.pass_on(end);
-        let soon = self.busy_patience().min(LATE_CALLS_HEARD_FOR);
+        // By then the server has answered, or has failed.
+        let soon = Judge::silence(self.timeout).min(LATE_CALLS_HEARD_FOR);
         let mut answer = within(&*self.runtime, soon, call.as_mut()).await;
         drop(behind);
         if answer.is_none() {
@@ -108,15 +109,18 @@ impl Remote {
         let answer = answer.unwrap_or(Err(too_late));
         match answer.and_then(|told| self.complete(told, sent.requests)) {
             Ok(told) => {
-                self.answered_late(nodes, sent.at.at);
                 let given_back = self.answer_all(&sent, &told);
                 self.observer.late_call(LateCall::Answered { given_back });
             }
             Err(StoreError::TooLate { .. }) => {
-                self.answered_late(nodes, sent.at.at);
                 self.observer.late_call(LateCall::Answered { given_back: 0 });
             }
-            Err(_) => self.observer.late_call(LateCall::Lost),
+            Err(error) => {
+                if !error.is_late() {
+                    self.blame(nodes, &error, sent.at.at);
+                }
+                self.observer.late_call(LateCall::Lost);
+            }
         }
         end
     }
@@ -157,20 +161,6 @@ impl Remote {
                 return;
             }
             self.runtime.sleep(LATE_RETRY_EVERY).await;
-        }
-    }
-
-    /// `nodes` answered a call sent at `sent`, too late for all its requests. That counts as silence if this core keeps up,
-    /// or after the busy patience.
-    fn answered_late(self: &Arc<Self>, nodes: &[usize], sent: Timestamp) {
-        let now = self.clock.now();
-        nodes.iter().for_each(|node| self.way_to(*node).late_at.store(now.as_micros(), Ordering::Relaxed));
-        if !self.lag.is_busy(now) || now.since(sent) >= self.busy_patience() {
-            return;
-        }
-        for node in nodes {
-            self.way_to(*node).answered_at.store(now.as_micros(), Ordering::Relaxed);
-            self.answers_again(*node);
         }
     }
 }

@@ -1,17 +1,19 @@
 //! The path to a store over a network: coalesced, within a deadline, behind a circuit breaker, and safe to cancel.
 //!
 //! A request joins the queue of the store nodes it touches; a runtime task carries what has gathered there to the store and
-//! answers every request in it. A node that refuses calls, or answers none for so long that its breaker opens, has failed. A
-//! full queue, or a deadline that passes before that, is overload. Time in which this core did not run counts as neither:
-//! deadlines and breakers measure the store.
+//! answers every request in it. Whether a server has failed is the prober's to say (`prober.rs`, by the rule in `judge.rs`);
+//! calls that are refused in a row say it too. A full queue, or a deadline that passes before that, is overload. Time in which
+//! this core did not run counts as neither.
 
 mod background;
 pub(crate) mod breaker;
 mod carry;
 mod farewell;
+mod judge;
 mod lag;
 mod late;
 mod orphans;
+mod prober;
 mod queue;
 mod refunds;
 mod request_names;
@@ -24,13 +26,14 @@ pub use late::LATE_CALLS_HEARD_FOR;
 pub(crate) use orphans::{Kept, Orphans, TakenLeases};
 pub use queue::QueueBounds;
 pub(crate) use request_names::{
-    ANSWERED, Fingerprint, KEPT, NameInFlight, RecordState, RequestNames, Unwritten, read_record,
+    ANSWERED, Fingerprint, KEPT, NameInFlight, NameUse, RecordState, RequestNames, Unwritten, read_record,
 };
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_store::{Clock, Outcomes, Slice, Store, StoreError};
@@ -43,6 +46,7 @@ use crate::owned::Question;
 use crate::runtime::{Runtime, Task, within};
 use crate::source::Source;
 use breaker::{BreakerConfig, Breakers, Change};
+use judge::ServerState;
 use lag::{Arrival, Lag};
 use late::LateCalls;
 use queue::{QueueId, Queues};
@@ -53,6 +57,8 @@ use ticket::{Ticket, TicketWaiter};
 pub(crate) struct Remote {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
+    /// Where the prober runs.
+    prober: Arc<dyn Runtime>,
     queues: Queues,
     late: LateCalls,
     gathered_refunds: GatheredRefunds,
@@ -72,6 +78,7 @@ pub(crate) struct Remote {
 pub(crate) struct RemoteParts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) prober: Arc<dyn Runtime>,
     pub(crate) queue: QueueBounds,
     pub(crate) timeout: Micros,
     pub(crate) breaker: BreakerConfig,
@@ -85,10 +92,12 @@ pub(crate) struct RemoteParts {
 /// What the cores of this process have observed of one store node.
 #[derive(Default)]
 struct WayToNode {
-    /// When it last answered in time.
+    /// What the prober says of it.
+    state: Mutex<ServerState>,
+    /// When the last probe was sent that it decided in time.
+    proved_alive: AtomicU64,
+    /// When it last answered a call in time.
     answered_at: AtomicU64,
-    /// When it last answered late.
-    late_at: AtomicU64,
     /// Its late calls, except those late for so long that they may never return.
     late_calls: AtomicUsize,
     /// When the last of them became late.
@@ -99,8 +108,8 @@ struct WayToNode {
     next_settlement: NotBefore,
     /// The average duration of its calls.
     call_takes: AtomicU64,
-    /// Whether a probe to it is in flight.
-    is_probed: AtomicBool,
+    /// Whether it is being settled with, so that its breaker can close.
+    is_settled_with: AtomicBool,
 }
 
 /// The time before which something is not done again.
@@ -128,9 +137,8 @@ impl NotBefore {
 }
 
 impl WayToNode {
-    fn answered(&self, now: Timestamp, took: Micros) {
+    fn answered_in_time(&self, now: Timestamp) {
         self.answered_at.store(now.as_micros(), Ordering::Relaxed);
-        self.took(took);
     }
 
     fn took(&self, took: Micros) {
@@ -229,6 +237,7 @@ impl Remote {
             ways: (0..parts.store.nodes().max(1)).map(|_| WayToNode::default()).collect(),
             store: parts.store,
             runtime: parts.runtime,
+            prober: parts.prober,
             timeout: parts.timeout,
             deny_cache: parts.deny_cache,
             local: parts.local,
@@ -242,6 +251,7 @@ impl Remote {
         Remote {
             store,
             runtime,
+            prober: self.prober.clone(),
             queues: Queues::new(self.queues.bounds()),
             late: LateCalls::default(),
             gathered_refunds: GatheredRefunds::default(),
@@ -357,34 +367,15 @@ impl Remote {
         answer
     }
 
-    /// Whether `node` has answered this limiter in time after `when`, even if only a part of a call.
+    /// Whether `node` has answered a call of this limiter in time after `when`.
     fn has_answered_since(&self, node: usize, when: Timestamp) -> bool {
-        let heard = self.store.last_heard(node).in_time;
         self.way_to(node).answered_at.load(Ordering::Relaxed) > when.as_micros()
-            || heard.is_some_and(|ago| self.clock.now().back(ago) > when)
     }
 
-    /// When `node`, after missing a deadline, last proved that it is alive.
-    fn proved_alive_at(&self, node: usize) -> Option<Timestamp> {
-        self.store.last_heard(node).witness?.prompt.map(|ago| self.clock.now().back(ago))
-    }
-
-    /// Whether `node` has answered this limiter late after `when`. An answer in time does not count: a node that falls silent
-    /// has just given one.
-    fn has_answered_late_since(&self, node: usize, when: Timestamp) -> bool {
-        let heard = self.store.last_heard(node).late;
-        self.way_to(node).late_at.load(Ordering::Relaxed) > when.as_micros()
-            || heard.is_some_and(|ago| self.clock.now().back(ago) > when)
-    }
-
-    /// Those of `nodes` that have not answered the call sent to all of them at `sent`.
-    fn still_to_answer<'r>(
-        &'r self,
-        nodes: &'r [usize],
-        sent: Timestamp,
-    ) -> impl Iterator<Item = &'r WayToNode> + 'r {
-        let is_silent = move |node: &&usize| !self.has_answered_since(**node, sent);
-        nodes.iter().filter(is_silent).map(|node| self.way_to(*node))
+    /// Those of `nodes` that a late call to all of them waits for.
+    fn still_to_answer<'r>(&'r self, nodes: &'r [usize]) -> impl Iterator<Item = &'r WayToNode> + 'r {
+        let ways = nodes.iter().map(|node| self.way_to(*node));
+        ways.filter(|way| nodes.len() == 1 || way.state() != ServerState::Alive)
     }
 
     /// The expected duration of a call to these nodes.

@@ -1,7 +1,6 @@
 //! The records of named requests: what is still to be written to the store, and the answers that this node repeats itself.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +18,8 @@ pub(crate) const KEPT: Micros = Micros::from_secs(60);
 const MOST_UNWRITTEN: usize = 4_096;
 /// The most memory for answers of the last minute, in bytes: some 30,000 answers. The oldest make room.
 const MOST_KEPT_BYTES: usize = 16 << 20;
+/// The most named requests that this node decides at once. Beyond that, a named request is refused.
+const MOST_IN_FLIGHT: usize = 65_536;
 /// What an answer takes beside its own bytes.
 const KEPT_OVERHEAD: usize = 160;
 
@@ -32,9 +33,19 @@ pub(crate) struct RequestNames {
     unwritten: Mutex<VecDeque<Unwritten>>,
     kept_here: Mutex<KeptHere>,
     /// The named requests that this node is deciding.
-    in_flight: Mutex<HashMap<[u8; 32], Fingerprint>>,
+    in_flight: Mutex<HashSet<[u8; 32]>>,
     /// Records dropped for lack of room.
     lost: AtomicU64,
+}
+
+/// Whether a name can be used here now.
+pub(crate) enum NameUse {
+    /// Yes, until the mark is dropped.
+    Begun(NameInFlight),
+    /// Another try of it, or another request of this name, is being decided.
+    Taken,
+    /// As many others as may be are being decided.
+    Full,
 }
 
 /// A named request that this node is deciding.
@@ -74,20 +85,23 @@ impl RequestNames {
         RequestNames { random: RandomState::new(), next, unwritten, kept_here, in_flight, lost }
     }
 
-    /// Marks a named request as being decided here, until the mark is dropped. If one with this name is already, its
-    /// fingerprint: a store that does not answer cannot tell the two apart.
-    pub(crate) fn begin(
-        self: &Arc<Self>,
-        name: [u8; 32],
-        fingerprint: Fingerprint,
-    ) -> Result<NameInFlight, Fingerprint> {
-        match self.in_flight.lock().entry(name) {
-            Entry::Occupied(known) => Err(*known.get()),
-            Entry::Vacant(place) => {
-                place.insert(fingerprint);
-                Ok(NameInFlight { names: Arc::clone(self), name })
+    /// Marks a name as in use here, until the mark is dropped: while the store does not answer, nothing else keeps two tries of
+    /// one request apart.
+    pub(crate) fn begin(self: &Arc<Self>, name: [u8; 32]) -> NameUse {
+        let mut in_flight = self.in_flight.lock();
+        match (in_flight.contains(&name), in_flight.len() < MOST_IN_FLIGHT) {
+            (true, _) => NameUse::Taken,
+            (false, false) => NameUse::Full,
+            (false, true) => {
+                in_flight.insert(name);
+                NameUse::Begun(NameInFlight { names: Arc::clone(self), name })
             }
         }
+    }
+
+    /// The number of named requests being decided.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.lock().len()
     }
 
     /// A record that no other claim equals.
@@ -228,5 +242,26 @@ pub(crate) fn read_record(record: &[u8]) -> Option<(Fingerprint, RecordState<'_>
     match rest.split_first()? {
         (&ANSWERED, answer) => Some((*fingerprint, RecordState::Answered(answer))),
         _ => Some((*fingerprint, RecordState::UnderWay)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_flight_are_bounded() {
+        let names = Arc::new(RequestNames::new());
+        let name = |number: usize| {
+            let mut name = [0; 32];
+            name[..8].copy_from_slice(&number.to_le_bytes());
+            name
+        };
+        let mut marks: Vec<NameUse> = (0..MOST_IN_FLIGHT).map(|number| names.begin(name(number))).collect();
+        assert!(marks.iter().all(|mark| matches!(mark, NameUse::Begun(_))));
+        assert!(matches!(names.begin(name(MOST_IN_FLIGHT)), NameUse::Full));
+        assert!(matches!(names.begin(name(0)), NameUse::Taken));
+        marks.pop();
+        assert!(matches!(names.begin(name(MOST_IN_FLIGHT)), NameUse::Begun(_)));
     }
 }

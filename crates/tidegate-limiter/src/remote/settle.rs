@@ -4,17 +4,19 @@
 //! A failure of unknown fate is not retried: it may have been applied.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tidegate_core::Micros;
 use tidegate_store::{CellCharge, Clock, Request, StoreError};
 
-use super::Remote;
 use super::background::{LARGEST_BATCH, charge_of, spend_of};
 use super::carry::AnswerTimes;
+use super::{LATE_CALLS_HEARD_FOR, Remote};
 use crate::cell_hash::CellHash;
 use crate::local::ledger::Debt;
 use crate::observer::{BreakerState, StoreCall};
 use crate::owned::{OwnedCharge, OwnedSpend};
+use crate::runtime::within;
 
 /// The pause after a node that answers was found to be owed nothing.
 const NOTHING_OWED_PAUSE: Micros = Micros::from_millis(100);
@@ -30,12 +32,26 @@ impl Remote {
     pub(super) fn answers_again(self: &Arc<Self>, node: usize) {
         let is_closed = self.breakers.all_closed() || self.breakers.state(node) == BreakerState::Closed;
         if !is_closed && self.owes() {
-            return self.probe_soon(node);
+            return self.readmit_soon(node);
         }
         self.tell(self.breakers.answered(node));
         if self.local.ledger.owes_shares() && !self.local.settling.is_under_way() {
             self.settle_soon(node);
         }
+    }
+
+    /// Settles with `node` in the background, and closes its breaker.
+    fn readmit_soon(self: &Arc<Self>, node: usize) {
+        if self.way_to(node).is_settled_with.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let remote = self.clone();
+        self.spawn(Box::pin(async move {
+            if remote.settle_with(node).await {
+                remote.tell(remote.breakers.answered(node));
+            }
+            remote.way_to(node).is_settled_with.store(false, Ordering::Relaxed);
+        }));
     }
 
     /// Settles with `node` in the background. What is owed may all be owed to other nodes: then there is a pause before this
@@ -144,7 +160,8 @@ impl Remote {
         }
         let remote = self.clone();
         self.spawn(Box::pin(async move {
-            if call.await.is_err_and(|error| error.is_certainly_not_applied()) {
+            let answer = within(&*remote.runtime, LATE_CALLS_HEARD_FOR, call).await;
+            if answer.is_some_and(|answer| answer.is_err_and(|error| error.is_certainly_not_applied())) {
                 debts.into_iter().for_each(|(hash, debt)| remote.local.ledger.owe_again(hash, debt));
             }
         }));

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Ask, Limit, Micros, Scope, Stance, Touch};
+use tidegate_core::{Algorithm, Ask, Limit, Micros, Scope, Stance, Timestamp, Touch};
 use tidegate_store::{CellKey, Clock, Request, Spend};
 
 use super::Remote;
@@ -16,6 +16,8 @@ use crate::snapshot::Snapshot;
 const TRY_EVERY: Micros = Micros::from_millis(20);
 /// Scripts are preloaded for this many rules. Others load on first use.
 const MOST_RULES: usize = 64;
+/// The most kinds of limits whose scripts are preloaded in all combinations: 63 of them.
+const MOST_KINDS: usize = 6;
 /// A node without a tag among so many has next to no cells.
 const MOST_TAGS: u32 = 4_096;
 
@@ -30,7 +32,7 @@ impl Remote {
         let until = self.clock.now() + patience;
         loop {
             if self.is_in_touch(keys).await {
-                self.load_scripts(rules).await;
+                self.load_scripts(rules, until).await;
                 return true;
             }
             if self.clock.now() >= until {
@@ -46,7 +48,8 @@ impl Remote {
         let heartbeat = self.store.heartbeat(member, ttl).answer();
         let Some(Ok(size)) = self.attend(TRIED_FOR, heartbeat).await else { return false };
         self.local.fleet.heard(size, self.clock.now());
-        for node in 0..self.store.nodes() {
+        // A node without an endpoint holds no cells.
+        for node in (0..self.store.nodes()).filter(|node| !self.store.endpoint(*node).is_empty()) {
             let probe = self.attend(TRIED_FOR, self.store.probe(node).answer()).await;
             if !matches!(probe, Some(Ok(()))) {
                 return false;
@@ -55,22 +58,24 @@ impl Remote {
         self.share_lease_key(keys).await
     }
 
-    /// Looks at unused cells of each node, as requests would: at each algorithm alone, and at all limits of a rule at once.
-    async fn load_scripts(&self, rules: &ArcSwap<Snapshot>) {
+    /// Looks at unused cells of each node, as calls would. Which script a call needs depends on the kinds of limits in it, and
+    /// on whether a request has several: calls carry the requests of a moment, so any of these kinds may come together.
+    async fn load_scripts(&self, rules: &ArcSwap<Snapshot>, until: Timestamp) {
         let snapshot = rules.load_full();
         let tags = self.tag_of_each_node();
-        let mut asked: Vec<Vec<Algorithm>> = Vec::new();
-        for rule in snapshot.rules().rules().take(MOST_RULES) {
-            let limits: Vec<&Limit> = rule.limits().map(|limit| &limit.limit).collect();
-            let alone = limits.iter().map(std::slice::from_ref);
-            for limits in alone.chain([&limits[..]]) {
-                let algorithms: Vec<Algorithm> = limits.iter().map(|limit| limit.algorithm()).collect();
-                if !asked.contains(&algorithms) && !algorithms.is_empty() {
-                    asked.push(algorithms);
-                    for tag in &tags {
-                        self.look_at(limits, tag.as_bytes()).await;
-                    }
+        let mut kinds: Vec<&Limit> = Vec::new();
+        for limit in snapshot.rules().rules().take(MOST_RULES).flat_map(|rule| rule.limits()) {
+            let is_known = |known: &&Limit| kind(known) == kind(&limit.limit);
+            if !kinds.iter().any(is_known) {
+                kinds.push(&limit.limit);
+            }
+        }
+        for set in sets_of(&kinds) {
+            for tag in &tags {
+                if self.clock.now() >= until {
+                    return;
                 }
+                self.look_at(&set, tag.as_bytes()).await;
             }
         }
     }
@@ -90,18 +95,40 @@ impl Remote {
         tags.into_iter().flatten().collect()
     }
 
+    /// Looks at limits of these kinds: in a request each, and in one request.
     async fn look_at(&self, limits: &[&Limit], tag: &[u8]) {
+        // One kind comes together with itself, as in two rules of the same kind.
+        let together = if limits.len() == 1 { limits.repeat(2) } else { limits.to_vec() };
         let scopes: Vec<Scope> =
-            (0..limits.len()).map(|number| Scope::new(&[b"warm-up", &number.to_le_bytes()])).collect();
+            (0..together.len()).map(|number| Scope::new(&[b"warm-up", &number.to_le_bytes()])).collect();
         let look = |(limit, scope)| {
             let cell = CellKey { scope, key: tag, tag };
             Spend { cell, touch: Touch { limit, ask: Ask::look(), stance: Stance::Enforced } }
         };
-        let spends: SmallVec<[Spend<'_>; 4]> = limits.iter().copied().zip(&scopes).map(look).collect();
-        let request = [Request::once(&spends)];
-        // What failed to load loads on first use.
-        let _ = self.attend(TRIED_FOR, self.store.decide(&request).answer()).await;
+        let spends: SmallVec<[Spend<'_>; 4]> = together.iter().copied().zip(&scopes).map(look).collect();
+        let alone: Vec<Request<'_>> = spends.chunks(1).take(limits.len()).map(Request::once).collect();
+        for batch in [&alone[..], &[Request::once(&spends)]] {
+            // What failed to load loads on first use.
+            let _ = self.attend(TRIED_FOR, self.store.decide(batch).answer()).await;
+        }
     }
+}
+
+/// What distinguishes the scripts of limits.
+fn kind(limit: &Limit) -> (Algorithm, bool) {
+    (limit.algorithm(), limit.counts_refused())
+}
+
+/// All sets of these kinds, the smaller ones first, so that those come first that requests are likely to need.
+fn sets_of<'l>(kinds: &[&'l Limit]) -> Vec<Vec<&'l Limit>> {
+    let kinds = &kinds[..kinds.len().min(MOST_KINDS)];
+    let set = |members: u32| {
+        let is_in = move |(at, _): &(usize, &&Limit)| members & (1 << at) != 0;
+        kinds.iter().enumerate().filter(is_in).map(|(_, limit)| *limit).collect()
+    };
+    let mut sets: Vec<Vec<&Limit>> = (1..1_u32 << kinds.len()).map(set).collect();
+    sets.sort_by_key(Vec::len);
+    sets
 }
 
 /// How long to wait for one answer, connecting included.

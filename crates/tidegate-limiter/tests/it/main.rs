@@ -8,6 +8,7 @@ mod descriptors;
 mod failure;
 mod leases;
 mod live_rules;
+mod over;
 mod overload;
 mod penalty;
 mod shadow;

@@ -39,13 +39,19 @@ fn once_refused_a_caller_is_refused_until_the_penalty_is_over() {
 }
 
 #[test]
-fn looking_or_asking_for_more_than_there_ever_is_begins_no_penalty() {
+fn looking_begins_no_penalty() {
     let world = World::new(RULES);
     world.check_cost(&[("user", "a")], 2);
     assert!(!world.check_cost(&[("user", "a")], 0).allowed);
-    assert!(!world.check_cost(&[("user", "a")], 99).allowed);
     world.advance(Micros::from_secs(1));
     assert!(world.check(&[("user", "a")]).allowed);
+}
+
+#[test]
+fn a_cost_above_the_whole_limit_begins_a_penalty() {
+    let world = World::new(RULES);
+    assert!(!world.check_cost(&[("user", "a")], 99).allowed);
+    assert_eq!(retry_after(&world.check(&[("user", "a")])), Some(Micros::from_secs(300)));
 }
 
 #[test]

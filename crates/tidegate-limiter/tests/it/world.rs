@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Observer, RuleResult, RuleWatcher, Source,
+    CheckRequest, Decision, DescriptorAsk, Incurred, Limiter, LimiterConfig, Observer, RuleResult,
+    RuleWatcher, Source,
 };
 use tidegate_rules::{Format, Rule, RuleSet};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore, Store};
@@ -70,6 +71,14 @@ impl World {
             .collect();
         let request = CheckRequest::new("api", &asks);
         at_once(self.limiter.check(&request)).unwrap()
+    }
+
+    /// Charges what was done already.
+    pub(crate) fn charge(&self, attributes: &[(&str, &str)], cost: u64) -> Decision {
+        let entries: Vec<(&str, &[u8])> =
+            attributes.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        let asks = [DescriptorAsk::one(&entries).cost(Hits::new(cost)).incurred(Incurred::Already)];
+        at_once(self.limiter.check(&CheckRequest::new("api", &asks))).unwrap()
     }
 
     pub(crate) fn advance(&self, span: Micros) {

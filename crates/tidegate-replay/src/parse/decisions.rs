@@ -254,6 +254,7 @@ impl<'a> Seen<'a> {
             b"amount" => self.amount = walk.value()?.integer(),
             b"age_us" => self.age = walk.value()?.integer(),
             b"waits" => own.must_go_now = walk.value()? == Raw::Bare(b"false"),
+            b"incurred" => own.incurred = walk.value()? == Raw::Bare(b"true"),
             b"banned" => own.banned = walk.value()? == Raw::Bare(b"true"),
             b"readings" => own.readings = walk.value()? == Raw::Bare(b"true"),
             b"own_limit" if walk.is_object() => own.limit = own_limit(walk)?,
@@ -321,11 +322,12 @@ fn attributes<'a>(walk: &mut Walk<'a>, into: &mut Attributes<'a>) -> Result<bool
 
 /// Parses another descriptor, and whether it is as we write it.
 fn other<'a>(walk: &mut Walk<'a>) -> Result<(Also<'a>, bool), BadLine> {
-    let mut also = Also { cost: 1, limit: None, attributes: Attributes::new() };
+    let mut also = Also { cost: 1, incurred: false, limit: None, attributes: Attributes::new() };
     let mut readable = true;
     walk.fields(|name, walk| {
         match name {
             b"cost" => readable &= walk.value()?.integer().map(|cost| also.cost = cost).is_some(),
+            b"incurred" => also.incurred = walk.value()? == Raw::Bare(b"true"),
             b"own_limit" if walk.is_object() => also.limit = own_limit(walk)?,
             b"attributes" if walk.is_object() => readable &= attributes(walk, &mut also.attributes)?,
             _ => walk.ignore()?,

@@ -167,6 +167,8 @@ pub struct Own<'a> {
     pub penalty: Option<u64>,
     /// Whether the caller could not be asked to wait.
     pub must_go_now: bool,
+    /// Whether its cost was incurred before it was known.
+    pub incurred: bool,
     /// The limit that came with the request, and its window.
     pub limit: Option<(u64, Micros)>,
     /// Its other descriptors.
@@ -192,6 +194,8 @@ pub struct Own<'a> {
 pub struct Also<'a> {
     /// The hits that it spends.
     pub cost: u64,
+    /// Whether its cost was incurred before it was known.
+    pub incurred: bool,
     /// The limit that came with it, and its window.
     pub limit: Option<(u64, Micros)>,
     /// Its logged attributes.

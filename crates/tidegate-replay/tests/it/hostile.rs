@@ -142,7 +142,7 @@ fn costs_beyond_all_bounds_overflow_nothing_whatever_the_algorithm() {
   limits:
     - { algorithm: fixed_window, limit: 9, window: 1d }
     - { algorithm: sliding_window, limit: 9, window: 1h }
-    - { algorithm: sliding_log, limit: 9, window: 1h }
+    - { algorithm: sliding_log, limit: 9, window: 2h }
     - { algorithm: token_bucket, rate: 1/s, burst: 9 }
     - { algorithm: leaky_bucket, rate: 5/s, max_delay: 2s }
     - { algorithm: concurrency, limit: 9, ttl: 1m }";

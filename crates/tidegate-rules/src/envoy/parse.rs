@@ -173,6 +173,9 @@ fn read<'n>(node: &'n Node, what: &str, known: &[&str], report: &mut Report<'_>)
     let fields = Fields::read_any(node, what, report)?;
     let everywhere = || [ROOT_FIELDS, DESCRIPTOR_FIELDS, LIMIT_FIELDS].concat();
     for (key, _) in fields.entries.iter().filter(|(key, _)| !known.contains(&&*key.text)) {
+        if report.is_full() {
+            break;
+        }
         let hint = did_you_mean(&key.text, known.iter().copied())
             .unwrap_or_else(|| format!("its fields are {}", known.join(", ")));
         if everywhere().contains(&&*key.text) {

@@ -25,6 +25,8 @@ pub(super) struct DraftRule {
     pub(super) key: Vec<String>,
     pub(super) limit: DraftLimit,
     pub(super) shadow: bool,
+    /// Whether a cost above what is left is counted.
+    pub(super) debt: bool,
     pub(super) overrides: Vec<String>,
 }
 
@@ -91,6 +93,9 @@ impl DraftRule {
         }
         line("key", list(&self.key));
         line("limits", self.limit.written());
+        if self.debt {
+            line("over", "debt".into());
+        }
         if self.shadow {
             line("shadow", "true".into());
         }

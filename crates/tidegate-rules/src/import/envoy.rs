@@ -136,6 +136,7 @@ impl Converter<'_, '_> {
                 }
             },
             shadow: descriptor.shadow,
+            debt: matches!(limit.amount, Amount::Requests { .. }),
             overrides: Vec::new(),
         };
         let labels = Labels {

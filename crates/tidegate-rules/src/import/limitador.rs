@@ -93,6 +93,7 @@ fn limit(node: &Node, number: usize, notes: &mut Notes<'_>) -> Result<(String, D
         key,
         limit: DraftLimit::FixedWindow { count: max_value, window },
         shadow: false,
+        debt: false,
         overrides: Vec::new(),
     };
     Ok((namespace.to_string(), rule))

@@ -11,12 +11,21 @@ use crate::yaml::{Key, Node, Value};
 
 pub(crate) const CONDITION_FIELDS: [&str; 2] = ["is", "not"];
 
+/// The most attributes of a `match`: rules that override each other are compared condition by condition.
+const MOST_CONDITIONS: usize = 64;
+
 const HINT: &str = "write a pattern, a list of patterns, or { is: …, not: … }";
 
 impl DomainReader {
     /// All conditions of the rule.
     pub(super) fn conditions(&mut self, node: &Node, report: &mut Report<'_>) -> Option<Vec<Condition>> {
         let fields = Fields::read_any(node, "match", report)?;
+        if fields.entries.len() > MOST_CONDITIONS {
+            let message =
+                format!("match names {} attributes, more than {MOST_CONDITIONS}", fields.entries.len());
+            report.error(node.span, message, "name those that tell these requests apart");
+            return None;
+        }
         let mut conditions = Vec::new();
         for (key, value) in fields.entries {
             if key.text.is_empty() {

@@ -2,21 +2,23 @@
 
 use std::rc::Rc;
 
-use tidegate_core::Micros;
+use tidegate_core::{Micros, Over};
 
 use crate::diagnostics::Report;
 use crate::fields::{self, Fields};
+use crate::limits::OVER;
 use crate::rule::{Coordination, OnMissingKey, OnStoreFailure, Priority};
 use crate::split::Share;
 
 /// The fields that `defaults` may have.
-pub(crate) const DEFAULT_FIELDS: [&str; 11] = [
+pub(crate) const DEFAULT_FIELDS: [&str; 12] = [
     "owner",
     "enabled",
     "on_missing_key",
     "rollout",
     "penalty",
     "overdraft",
+    "over",
     "on_store_failure",
     "coordination",
     "sync_every",
@@ -54,6 +56,7 @@ pub(super) struct Options {
     pub(super) rollout: Option<Share>,
     pub(super) penalty: Option<Micros>,
     pub(super) overdraft: Option<u64>,
+    pub(super) over: Option<Over>,
     pub(super) on_store_failure: Option<OnStoreFailure>,
     pub(super) coordination: Option<Coordination>,
     pub(super) shadow: Option<bool>,
@@ -81,6 +84,9 @@ impl Options {
             overdraft: option("overdraft")
                 .and_then(|node| fields::count(node, "overdraft", report))
                 .or(defaults.overdraft),
+            over: option("over")
+                .and_then(|node| fields::choice(node, "over", &OVER, report))
+                .or(defaults.over),
             on_store_failure: option("on_store_failure")
                 .and_then(|node| fields::choice(node, "on_store_failure", &ON_STORE_FAILURE, report))
                 .or(defaults.on_store_failure),

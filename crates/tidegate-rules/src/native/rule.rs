@@ -1,5 +1,6 @@
 //! Parses one rule.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::ruleset::Compiling;
 use crate::split::Split;
 use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 22] = [
+pub(crate) const RULE_FIELDS: [&str; 23] = [
     "name",
     "description",
     "owner",
@@ -34,6 +35,7 @@ pub(crate) const RULE_FIELDS: [&str; 22] = [
     "rollout",
     "penalty",
     "overdraft",
+    "over",
     "autopilot",
     "on_store_failure",
     "coordination",
@@ -43,6 +45,9 @@ pub(crate) const RULE_FIELDS: [&str; 22] = [
     "overrides",
     "priority",
 ];
+
+/// The most attributes of a key: all of them are part of every cell's name, and looked up for every request.
+const MOST_IN_KEY: usize = 32;
 
 /// The name of the limit that enforces a penalty.
 const PENALTY: &str = "(penalty)";
@@ -114,6 +119,7 @@ impl DomainReader {
             rollout: share.map(|share| Split::new(share, [&self.domain, &name, "rollout"])),
             penalty: options.penalty.and_then(|penalty| self.penalty(&name, penalty)),
             overdraft: Hits::new(options.overdraft.unwrap_or(0)),
+            over: options.over.unwrap_or_default(),
             autopilot,
             name: name.to_string(),
         });
@@ -152,13 +158,19 @@ impl DomainReader {
     fn key(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<Rc<str>> {
         let listed =
             names(fields, "key", "list attributes, such as [user]; [] is one counter for everybody", report);
-        let key: Vec<Rc<str>> = listed.iter().map(|(name, _)| name.clone()).collect();
-        for (at, (name, span)) in listed.iter().enumerate() {
-            if key[..at].contains(name) {
+        if listed.len() > MOST_IN_KEY {
+            let message = format!("the key names {} attributes, more than {MOST_IN_KEY}", listed.len());
+            let hint = "name those that tell callers apart; or send them joined, as one attribute";
+            report.error(fields.key_span("key"), message, hint);
+            return Vec::new();
+        }
+        let mut seen = HashSet::new();
+        for (name, span) in &listed {
+            if !seen.insert(name) {
                 report.error(*span, format!("the key names `{name}` twice"), "remove one");
             }
         }
-        key
+        listed.iter().map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -214,6 +226,9 @@ fn names(fields: &Fields<'_>, field: &str, hint: &str, report: &mut Report<'_>) 
     let items =
         fields.get(field).and_then(|node| fields::list(node, field, hint, report)).unwrap_or_default();
     let read = |item: &Node| {
+        if report.is_full() {
+            return None;
+        }
         if let (Value::Map(entries), "overrides") = (&item.value, field)
             && entries.iter().any(|(key, _)| &*key.text == "when")
         {

@@ -17,6 +17,13 @@ pub(crate) const KEY_OVERRIDE_FIELDS: [&str; 4] = ["when", "limits", "keep_other
 
 pub(crate) const EXPERIMENT_FIELDS: [&str; 2] = ["split", "limits"];
 
+/// The most tiers of a rule, and the most attributes in a `when`.
+const MOST_TIERS: usize = 1_000;
+const MOST_IN_WHEN: usize = 32;
+/// The most sets of limits that the key overrides of a rule may have: each has one for every tier, since callers keep the
+/// tier's other limits.
+const MOST_OVERRIDDEN_SETS: usize = 1_000_000;
+
 const WHEN_HINT: &str = "name attributes and their exact values: when: { api_key: acme }";
 
 impl LimitReader<'_> {
@@ -40,6 +47,12 @@ impl LimitReader<'_> {
         let mut names: HashMap<Box<[u8]>, usize, RandomState> = HashMap::default();
         let mut all_read = true;
         let tiers = || fields.entries.iter().filter(|(key, _)| ![on_field, "default"].contains(&&*key.text));
+        let count = tiers().count();
+        if count > MOST_TIERS {
+            let hint = "give single callers other limits with `key_overrides`";
+            report.error(node.span, format!("{count} tiers, more than {MOST_TIERS}"), hint);
+            return None;
+        }
         for (key, limits) in tiers() {
             if report.is_full() {
                 return None;
@@ -85,6 +98,14 @@ impl LimitReader<'_> {
     ) -> Option<KeyOverrides> {
         let items = fields::list(node, "key_overrides", "list them: - { when: …, limits: … }", report)?;
         let before = report.errors();
+        let sets = items.len().saturating_mul(usual.map_or(1, UsualLimits::len));
+        if sets > MOST_OVERRIDDEN_SETS {
+            let message = format!(
+                "these overrides, one per tier, are {sets} sets of limits, more than {MOST_OVERRIDDEN_SETS}"
+            );
+            report.error(node.span, message, "use fewer tiers, or a rule of its own for these callers");
+            return None;
+        }
         let mut overrides = KeyOverrides::default();
         for item in items {
             if report.is_full() {
@@ -164,6 +185,11 @@ fn when(node: &Node, attributes: &mut Attributes, report: &mut Report<'_>) -> Op
     let fields = Fields::read_any(node, "when", report)?;
     if fields.entries.is_empty() {
         report.error(node.span, "`when` is empty, so this would be for everybody", WHEN_HINT);
+        return None;
+    }
+    if fields.entries.len() > MOST_IN_WHEN {
+        let message = format!("`when` names {} attributes, more than {MOST_IN_WHEN}", fields.entries.len());
+        report.error(node.span, message, WHEN_HINT);
         return None;
     }
     let mut values = Vec::new();

@@ -46,12 +46,12 @@ fn a_rule_in_code_is_the_rule_of_a_file() {
     check(
         Rule::new("windows")
             .limit("100/minute")
-            .limit(SlidingWindow::per_hour(5_000))
+            .limit(SlidingWindow::per_hour(5_000).name("hourly"))
             .limit(SlidingLog::per(20, second * 3_600).min_interval(second / 5).count_refused())
             .limit(FixedWindow::per_calendar(10_000, CalendarWindow::Month).tz("Europe/Paris"))
             .limit(FixedWindow::per_day(9_000).name("daily"))
             .limit(Concurrency::new(10).ttl(second * 60).name("uploads")),
-        "{ name: windows, limits: [100/minute, { algorithm: sliding_window, limit: 5000, window: 1h },
+        "{ name: windows, limits: [100/minute, { algorithm: sliding_window, limit: 5000, window: 1h, name: hourly },
            { algorithm: sliding_log, limit: 20, window: 1h, min_interval: 200ms, count_refused: true },
            { algorithm: fixed_window, limit: 10000, window: month, tz: Europe/Paris },
            { algorithm: fixed_window, limit: 9000, window: 1d, name: daily },

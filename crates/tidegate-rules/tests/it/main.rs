@@ -1,5 +1,6 @@
 //! Rule files in, matches or diagnostics out.
 
+mod bounds;
 mod code;
 mod envoy_matching;
 mod envoy_oracle;
@@ -10,5 +11,6 @@ mod importing;
 mod loading;
 mod native_matching;
 mod native_oracle;
+mod scaling;
 mod shorthand;
 mod suite;

@@ -8,6 +8,7 @@ mod keys;
 mod migrations;
 mod outages;
 mod publishing;
+mod sessions;
 mod tokens;
 mod watching;
 mod world;

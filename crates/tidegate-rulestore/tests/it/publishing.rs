@@ -1,8 +1,9 @@
 //! Versions: immutable, one after another, and of two editors one wins.
 
+use tidegate_rules::Timestamp;
 use tidegate_rulestore::{AuditFilter, Head, PublishError};
 
-use crate::world::{NOW, on_both, publish, set};
+use crate::world::{NOW, ann, on_both, publish, set};
 
 on_both!(a_new_database_has_no_version, |database| {
     let store = database.store().await;
@@ -106,4 +107,46 @@ on_both!(old_versions_can_be_forgotten_and_what_is_in_force_stays, |database| {
     assert_eq!(store.documents(3).await.unwrap(), set(&[]));
     assert_eq!(store.audit(&AuditFilter::default(), 10).await.unwrap().len(), 3);
     assert_eq!(publish(&store, 5, &set(&[("api", "0")]), "").await.unwrap().number, 6);
+});
+
+fn of(action: &str) -> AuditFilter {
+    AuditFilter { action: Some(action.into()), ..AuditFilter::default() }
+}
+
+on_both!(sign_ins_displace_no_change_from_the_audit_log, |database| {
+    let store = database.store().await;
+    publish(&store, 0, &set(&[("api", "one")]), "").await.unwrap();
+    let none = serde_json::json!({});
+    for number in 0..5 {
+        let name = number.to_string();
+        store.note(&ann(), NOW, "login", &name, &none).await.unwrap();
+        store.note_failed_log_in(&name, NOW).await.unwrap();
+    }
+    store.forget_old(2, 3).await.unwrap();
+    let mut kept = Vec::new();
+    for action in ["publish", "login", "login.failed"] {
+        kept.push(store.audit(&of(action), 10).await.unwrap().len());
+    }
+    assert_eq!(kept, [1, 3, 3]);
+});
+
+on_both!(repeated_sign_ins_are_counted_in_the_last_entry, |database| {
+    let store = database.store().await;
+    let from = serde_json::json!({ "from": "here" });
+    for _ in 0..25 {
+        store.note(&ann(), NOW, "login", "ann", &from).await.unwrap();
+        store.note_failed_log_in("10.0.0.1", NOW).await.unwrap();
+    }
+    for action in ["login", "login.failed"] {
+        let entries = store.audit(&of(action), 100).await.unwrap();
+        assert_eq!((entries.len(), &entries[0].detail["repeated"]), (10, &15.into()), "{action}");
+    }
+    let entries = store.audit(&of("login"), 1).await.unwrap();
+    assert_eq!(entries[0].detail["from"], "here");
+    // Others, and the same one an hour later, are entries again.
+    let later = Timestamp::from_micros(NOW.as_micros() + 3_600_000_000);
+    store.note(&ann(), later, "login", "ann", &from).await.unwrap();
+    store.note_failed_log_in("10.0.0.2", NOW).await.unwrap();
+    assert_eq!(store.audit(&of("login"), 100).await.unwrap().len(), 11);
+    assert_eq!(store.audit(&of("login.failed"), 100).await.unwrap().len(), 11);
 });

@@ -1,6 +1,7 @@
 //! Reads a whole request body, within a size, a time, and the connection's memory budget.
 
 use super::HttpLimits;
+use super::streams::WAITING_BYTES;
 use crate::runtime::{Held, Seat};
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
@@ -62,9 +63,6 @@ struct Collector {
     /// The memory charged for `whole`, once it has to wait for more.
     held: Option<Held>,
 }
-
-/// The overhead of a request that waits for more of its body: its task, a timer, a stream.
-const WAITING_BYTES: usize = 4 * 1024;
 
 impl Collector {
     /// Charges what has arrived from here on, and copies it: as a slice of the socket's read buffer, one byte would keep the

@@ -9,16 +9,18 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use tidegate_access::{Answer, Answering};
 
 /// A service whose requests are counted.
 pub(super) struct Counted<S> {
     service: S,
     seat: Arc<Seat>,
+    answering: Arc<Answering>,
 }
 
 impl<S> Counted<S> {
-    pub(super) fn new(service: S, seat: Arc<Seat>) -> Self {
-        Counted { service, seat }
+    pub(super) fn new(service: S, seat: Arc<Seat>, answering: Arc<Answering>) -> Self {
+        Counted { service, seat, answering }
     }
 }
 
@@ -28,23 +30,24 @@ where
 {
     type Response = Response<CountedBody<B>>;
     type Error = Infallible;
-    type Future = Answering<S::Future>;
+    type Future = AnswerFuture<S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        Answering { under_way: Some(self.seat.begin()), answer: self.service.call(request) }
+        let under_way = Some((self.seat.begin(), self.answering.begin()));
+        AnswerFuture { under_way, answer: self.service.call(request) }
     }
 }
 
 pin_project! {
     /// The future of an answer.
-    pub(super) struct Answering<F> {
-        under_way: Option<UnderWay>,
+    pub(super) struct AnswerFuture<F> {
+        under_way: Option<(UnderWay, Answer)>,
         #[pin]
         answer: F,
     }
 }
 
-impl<F, B> Future for Answering<F>
+impl<F, B> Future for AnswerFuture<F>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
 {
@@ -63,7 +66,7 @@ pin_project! {
     pub(super) struct CountedBody<B> {
         #[pin]
         body: B,
-        _under_way: Option<UnderWay>,
+        _under_way: Option<(UnderWay, Answer)>,
     }
 }
 

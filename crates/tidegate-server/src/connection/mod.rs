@@ -8,6 +8,7 @@
 //! keep-alive probes, set when a connection is accepted, find dead peers for nothing.
 
 mod body;
+mod charged;
 mod counted;
 mod prefix;
 mod streams;
@@ -16,6 +17,7 @@ pub use body::{BodyError, read_body};
 
 use crate::runtime::{Connection, Drain, Patience, Seat};
 use bytes::Bytes;
+use charged::Charged;
 use counted::Counted;
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
@@ -29,7 +31,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use streams::Streams;
-use tidegate_access::Stream;
+use tidegate_access::{Answering, HalfClosed, Stream};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -119,10 +121,9 @@ where
     let Ok(Ok((version, stream))) = detected else {
         return tracing::debug!(%peer, "closed: no request came");
     };
-    let io = TokioIo::new(stream);
     let served = match (version, speaks) {
-        (Version::Http2, _) => serve_http2(io, &limits, service, drain, seat).await,
-        (Version::Http1, Speaks::Http1And2) => serve_http1(io, &limits, service, drain, seat).await,
+        (Version::Http2, _) => serve_http2(TokioIo::new(stream), &limits, service, drain, seat).await,
+        (Version::Http1, Speaks::Http1And2) => serve_http1(stream, &limits, service, drain, seat).await,
         (Version::Http1, Speaks::Http2Only) => {
             return tracing::debug!(%peer, "closed: not HTTP/2");
         }
@@ -133,7 +134,7 @@ where
 }
 
 async fn serve_http1<S, B>(
-    io: TokioIo<Prefixed<Stream>>,
+    stream: Prefixed<Stream>,
     limits: &HttpLimits,
     service: S,
     drain: Drain,
@@ -144,13 +145,15 @@ where
     B: Body + 'static,
     B::Error: Into<BoxError>,
 {
+    let answering = Arc::<Answering>::default();
+    let io = TokioIo::new(HalfClosed::new(stream, Arc::clone(&answering)));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_timeout)
         .max_headers(limits.max_headers)
         .max_header_size(limits.max_head_bytes as usize)
         .max_buf_size(HTTP_1_BUFFER_BYTES)
-        .serve_connection(io, Counted::new(service, Arc::clone(&seat)))
+        .serve_connection(io, Counted::new(service, Arc::clone(&seat), answering))
         .with_upgrades();
     let mut connection = pin!(connection);
     tokio::select! {
@@ -175,14 +178,15 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let streams = Streams::new(seat);
+    let streams = Streams::new(Arc::clone(&seat));
     let connection = http2::Builder::new(streams.clone())
         .timer(TokioTimer::new())
         .max_header_list_size(limits.max_head_bytes)
         .max_concurrent_streams(limits.max_streams)
         .initial_stream_window_size(limits.window_bytes.min(STREAM_WINDOW_BYTES))
         .initial_connection_window_size(limits.window_bytes)
-        .serve_connection(io, service);
+        .max_send_buf_size(STREAM_SEND_BYTES)
+        .serve_connection(io, Charged::new(service, seat));
     let mut connection = pin!(connection);
     tokio::select! {
         biased;
@@ -202,6 +206,9 @@ pub(crate) const HTTP_1_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The flow control window of one stream: its part of the connection's window.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+
+/// Bytes of an answer that wait in h2 to be written: hyper's default is 400 KiB, for each of a connection's streams.
+const STREAM_SEND_BYTES: usize = 64 * 1024;
 
 /// Lets requests in flight finish, as long as one does within `patience`, and waits for nothing else: a peer need not
 /// acknowledge the shutdown.

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use axum::extract::Query;
 use http::header::{HOST, HeaderMap};
 use http::uri::{Authority, PathAndQuery};
-use http::{Method, StatusCode, Uri, request};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, request};
 use serde::Deserialize;
 use tidegate_core::Hits;
 use tidegate_http::identity::{GoesOn, RequestHead};
@@ -118,10 +118,14 @@ fn refused(refusal: Refusal, deny_status: Option<StatusCode>) -> Answer {
     let mut answer: Answer = refusal.problem.to_response();
     answer.headers_mut().extend(refusal.headers);
     if let Some(status) = deny_status {
-        *answer.status_mut() = status;
+        let meant = std::mem::replace(answer.status_mut(), status);
+        answer.headers_mut().insert(MEANT_STATUS, HeaderValue::from(meant.as_u16()));
     }
     answer
 }
+
+/// The status that `deny_status` replaces: a gateway that accepts only a few can still send it to its client.
+const MEANT_STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
 
 fn denial(status: u16) -> Result<StatusCode, Problem> {
     let code =

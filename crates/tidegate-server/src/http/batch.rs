@@ -11,7 +11,7 @@ use tidegate_limiter::{CheckRequest, DescriptorAsk, Transport};
 use tidegate_rules::UnknownDomain;
 
 use super::check::{Entries, ask, entries, question};
-use super::idempotency::{DecideBy, KeptAnswer, NamedTurn, check_id, detached};
+use super::idempotency::{DecideBy, KeptAnswer, NamedTurn, caller, check_id, detached};
 use super::{Answer, HttpState, JSON, answer};
 use crate::json::{self, Check};
 use crate::problem::{Kind, Problem};
@@ -103,12 +103,14 @@ impl HttpState {
     }
 }
 
-/// Two checks of one batch cannot have the same `request_id`.
+/// Two checks of one caller in one batch cannot have the same `request_id`.
 fn refuse_names_used_twice(checks: &[Check<'_>]) -> Result<(), Problem> {
     let mut known = HashMap::new();
     for (number, check) in checks.iter().enumerate() {
         let Some(id) = &check.request_id else { continue };
-        if let Some(first) = known.insert((check.domain.as_str(), id.as_str()), number) {
+        if let Some(first) =
+            known.insert((check.domain.as_str(), caller(&check.attributes), id.as_str()), number)
+        {
             let field = format!("checks[{number}].request_id");
             let detail = format!("{field}: checks[{first}] has the same");
             return Err(Problem::new(Kind::InvalidField, detail).at(field));

@@ -156,7 +156,8 @@ impl HttpState {
         // An admission without the store is final.
         let is_none = decision.source.is_without_the_store() && !decision.allowed;
         let keep = if is_none { Keep::Nothing } else { Keep::Answer };
-        KeptAnswer { status: answer::status(decision), headers, body: body.into(), keep }
+        let status = answer::status(decision, self.service.settings.closed_status);
+        KeptAnswer { status, headers, body: body.into(), keep }
     }
 
     pub(super) fn unknown_domain(&self, error: &UnknownDomain, field: &str) -> Problem {

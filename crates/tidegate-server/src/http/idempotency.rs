@@ -79,27 +79,35 @@ impl From<KeptAnswer> for Answer {
 }
 
 pub(super) fn check_id(check: &Check<'_>, id: &str) -> RequestId {
-    let asked = asked(b"check", check.cost.0, &check.attributes);
-    RequestId::new(check.domain.as_str(), id, &asked)
+    RequestId::new(check.domain.as_str(), &caller(&check.attributes), id, &asked(b"check", check.cost.0))
 }
 
 pub(super) fn refund_id(refund: &Refund<'_>, id: &str) -> RequestId {
     // The age differs in every retry, so it is not part of the fingerprint.
-    let asked = asked(b"refund", refund.amount.0, &refund.attributes);
-    RequestId::new(refund.domain.as_str(), id, &asked)
+    RequestId::new(
+        refund.domain.as_str(),
+        &caller(&refund.attributes),
+        id,
+        &asked(b"refund", refund.amount.0),
+    )
 }
 
-/// The same bytes for the same request, whatever the order of its attributes.
-fn asked(what: &[u8], hits: u64, attributes: &Attributes<'_>) -> Vec<u8> {
+/// The same bytes for the same attributes, whatever their order: who can send them all can spend in their name anyway.
+pub(super) fn caller(attributes: &Attributes<'_>) -> Vec<u8> {
     let mut pairs: Vec<(&str, &str)> = attributes.iter().collect();
     pairs.sort_unstable();
+    let mut caller = Vec::new();
+    for (name, value) in pairs {
+        append_part(&mut caller, name.as_bytes());
+        append_part(&mut caller, value.as_bytes());
+    }
+    caller
+}
+
+fn asked(what: &[u8], hits: u64) -> Vec<u8> {
     let mut asked = Vec::new();
     append_part(&mut asked, what);
     append_part(&mut asked, &hits.to_be_bytes());
-    for (name, value) in pairs {
-        append_part(&mut asked, name.as_bytes());
-        append_part(&mut asked, value.as_bytes());
-    }
     asked
 }
 
@@ -175,11 +183,15 @@ pub(super) async fn detached<T: Send + 'static>(
 }
 
 fn conflict(error: ClaimError) -> Problem {
-    Problem::new(Kind::Conflict, error.to_string()).at("request_id").hint(match error {
-        ClaimError::UsedForAnother => "use a new request_id for a new request",
-        ClaimError::UnderWay => "wait for the first answer, then ask again",
-        _ => "ask again with a new request_id",
-    })
+    let (kind, hint) = match error {
+        ClaimError::UsedForAnother => (Kind::Conflict, "use a new request_id for a new request"),
+        ClaimError::UnderWay => (Kind::Conflict, "wait for the first answer, then ask again"),
+        ClaimError::NoRoom => {
+            (Kind::Overloaded, "nothing was spent: try again later, or leave request_id out")
+        }
+        _ => (Kind::Conflict, "ask again with a new request_id"),
+    };
+    Problem::new(kind, error.to_string()).at("request_id").hint(hint)
 }
 
 /// Nodes of two versions may run at once.

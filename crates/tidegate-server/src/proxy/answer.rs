@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
@@ -13,6 +14,7 @@ use tidegate_http::Held;
 use super::admit::Entered;
 use super::balance::Chosen;
 use super::body::ResponseBody;
+use super::outlive;
 use crate::connection::BoxError;
 use crate::problem::Problem;
 
@@ -36,6 +38,11 @@ impl InFlight {
         self.held = held;
     }
 
+    /// How long a server that works on may keep what this holds once the client has left; `None` if it may not.
+    pub(super) fn outlives_client(&self) -> Option<Duration> {
+        self.held.outlives_client()
+    }
+
     /// Records how long the upstream server took to answer.
     pub(super) fn answered(&self, took: Micros) {
         self.held.answered(took);
@@ -50,7 +57,7 @@ impl InFlight {
 /// The body of an answer.
 pub(super) struct AnswerBody {
     from: Source,
-    _in_flight: Option<InFlight>,
+    in_flight: Option<InFlight>,
 }
 
 enum Source {
@@ -60,14 +67,23 @@ enum Source {
 
 impl AnswerBody {
     pub(super) fn upstream(body: ResponseBody, in_flight: InFlight) -> Self {
-        AnswerBody { from: Source::Upstream(body), _in_flight: Some(in_flight) }
+        AnswerBody { from: Source::Upstream(body), in_flight: Some(in_flight) }
+    }
+}
+
+impl Drop for AnswerBody {
+    fn drop(&mut self) {
+        let from = std::mem::replace(&mut self.from, Source::Own(Full::default()));
+        if let (Source::Upstream(body), Some(in_flight)) = (from, self.in_flight.take()) {
+            outlive::read_on(body, in_flight);
+        }
     }
 }
 
 impl From<Bytes> for AnswerBody {
     /// A body of our own.
     fn from(body: Bytes) -> Self {
-        AnswerBody { from: Source::Own(Full::new(body)), _in_flight: None }
+        AnswerBody { from: Source::Own(Full::new(body)), in_flight: None }
     }
 }
 

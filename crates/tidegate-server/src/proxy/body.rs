@@ -146,10 +146,11 @@ impl Body for RequestBody {
 pub(super) struct ResponseBody {
     body: Incoming,
     patience: IdleTimer,
-    ended: bool,
+    state: ReadState,
     /// Returned to the pool if the answer was read to its end, closed if not.
     connection: Option<LentConnection>,
-    taking: Taking,
+    /// `None` if the client has left.
+    taking: Option<Taking>,
     clock: Arc<dyn Clock>,
     _target: Chosen,
 }
@@ -160,12 +161,29 @@ impl ResponseBody {
         idle: Duration,
         connection: Option<LentConnection>,
         target: Chosen,
-        taking: Taking,
+        taking: Option<Taking>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let patience = IdleTimer::new(idle);
-        ResponseBody { body, patience, ended: false, connection, taking, clock, _target: target }
+        ResponseBody { body, patience, state: ReadState::Open, connection, taking, clock, _target: target }
     }
+
+    /// Whether there is nothing more to read.
+    pub(super) fn is_over(&self) -> bool {
+        self.state != ReadState::Open || self.body.is_end_stream()
+    }
+
+    /// The same for a client that has left.
+    pub(super) fn forget_client(&mut self) {
+        self.taking = None;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReadState {
+    Open,
+    Ended,
+    Broken,
 }
 
 impl Body for ResponseBody {
@@ -177,13 +195,19 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-            self.taking.upstreams_turn();
+            self.taking.iter().for_each(Taking::upstreams_turn);
             ready!(self.patience.poll_over(cx));
+            self.state = ReadState::Broken;
             return Poll::Ready(Some(Err(Cut::TooSlow.into())));
         };
         self.patience.renew();
-        self.taking.clients_turn(self.clock.now());
-        self.ended = frame.is_none();
+        let now = self.clock.now();
+        self.taking.iter().for_each(|taking| taking.clients_turn(now));
+        self.state = match &frame {
+            Some(Ok(_)) => ReadState::Open,
+            Some(Err(_)) => ReadState::Broken,
+            None => ReadState::Ended,
+        };
         Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
     }
 
@@ -199,7 +223,7 @@ impl Body for ResponseBody {
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         // hyper does not poll for the end of a body with a known length.
-        if (self.ended || self.body.is_end_stream())
+        if (self.state == ReadState::Ended || self.body.is_end_stream())
             && let Some(connection) = self.connection.take()
         {
             connection.give_back(self.clock.now());

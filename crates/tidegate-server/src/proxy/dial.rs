@@ -43,17 +43,17 @@ pub(super) enum Wants {
     Http1,
 }
 
-/// Why there is no connection; nothing was sent.
-#[derive(Debug, thiserror::Error)]
+/// Why there is no connection; nothing was sent. Requests that waited for the same connection share it.
+#[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("no connection within {0:?}")]
     TooSlow(Duration),
     #[error("no connection")]
-    Refused(#[source] io::Error),
+    Refused(#[source] Arc<io::Error>),
     #[error("no TLS handshake")]
-    Tls(#[source] io::Error),
+    Tls(#[source] Arc<io::Error>),
     #[error("no handshake")]
-    Handshake(#[source] hyper::Error),
+    Handshake(#[source] Arc<hyper::Error>),
     #[error("the host's name cannot be in a certificate")]
     Name,
     /// The target speaks HTTP/2 without TLS, and the request needs HTTP/1.1.
@@ -86,14 +86,15 @@ impl Dialer {
         if (self.target.scheme, wants) == (Scheme::H2c, Wants::Http1) {
             return Err(DialError::NoUpgrades);
         }
-        let stream = self.tcp().await.map_err(DialError::Refused)?;
+        let stream = self.tcp().await.map_err(|error| DialError::Refused(Arc::new(error)))?;
         match (self.target.scheme, &self.tls) {
             (Scheme::H2c, _) => speak_http2(stream).await,
             (Scheme::Https, Some(tls)) => {
                 let config = if wants == Wants::Any { &tls.any } else { &tls.http1 };
                 let name = ServerName::try_from(self.target.host.clone()).map_err(|_| DialError::Name)?;
                 let connector = TlsConnector::from(Arc::clone(config));
-                let stream = connector.connect(name, stream).await.map_err(DialError::Tls)?;
+                let stream =
+                    connector.connect(name, stream).await.map_err(|error| DialError::Tls(Arc::new(error)))?;
                 match stream.get_ref().1.alpn_protocol() {
                     Some(b"h2") => speak_http2(stream).await,
                     _ => speak_http1(stream).await,
@@ -119,7 +120,7 @@ where
         .max_buf_size(HTTP_1_BUFFER_BYTES)
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(DialError::Handshake)?;
+        .map_err(|error| DialError::Handshake(Arc::new(error)))?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "a connection to an upstream server ended");
@@ -141,7 +142,7 @@ where
         .max_header_list_size(MAX_HEAD_BYTES as u32)
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(DialError::Handshake)?;
+        .map_err(|error| DialError::Handshake(Arc::new(error)))?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection to an upstream server ended");

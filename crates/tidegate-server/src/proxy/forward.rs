@@ -21,7 +21,7 @@ use super::exchange::{Answered, Outgoing};
 use super::hop::{self, Caller, Peer};
 use super::stall::Answers;
 use super::tunnel::{Slot, Tunnel};
-use super::{ProxyWorker, route};
+use super::{ProxyWorker, outlive, route};
 use crate::problem::{Kind, Problem};
 
 /// The connection of a request.
@@ -86,11 +86,8 @@ impl ProxyWorker {
         let wants = if protocol.is_some() { Wants::Http1 } else { Wants::Any };
         let (method, headers) = (parts.method, parts.headers);
         let outgoing = Outgoing { method, path, host, headers, body, upload, wants };
-        let sent_at = self.service.clock.now();
-        let asked = self.upstreams[upstream].ask(outgoing).await;
-        if asked.as_ref().is_ok_and(|answered| !answered.response.status().is_server_error()) {
-            in_flight.answered(self.service.clock.now().since(sent_at));
-        }
+        let idle = settings.timeouts.idle;
+        let (asked, in_flight) = outlive::ask(&self.upstreams[upstream], outgoing, in_flight, idle).await?;
         match asked {
             Ok(answered) if answered.response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let changed = hop::upgrade(answered.response.headers());
@@ -180,7 +177,7 @@ impl ProxyWorker {
         let idle = self.shared.settings.timeouts.idle;
         let clock = Arc::clone(&self.service.clock);
         let taking = via.answers.begin(clock.now());
-        let body = ResponseBody::new(body, idle, connection, target, taking, clock);
+        let body = ResponseBody::new(body, idle, connection, target, Some(taking), clock);
         Response::from_parts(parts, AnswerBody::upstream(body, in_flight))
     }
 

@@ -17,6 +17,7 @@ mod fetch;
 mod forward;
 mod health;
 mod hop;
+mod outlive;
 mod pool;
 mod route;
 mod settings;
@@ -114,7 +115,8 @@ impl Proxy {
     /// checks the health of the upstream servers.
     #[must_use]
     pub fn for_worker(&self, id: WorkerId, service: Arc<Service>) -> Arc<dyn Protocol> {
-        let upstreams = (0..self.shared.groups.len()).map(|at| self.shared.upstream(at, &service)).collect();
+        let upstreams =
+            (0..self.shared.groups.len()).map(|at| Arc::new(self.shared.upstream(at, &service))).collect();
         let gate = service.gate(Transport::Proxy, self.shared.shedder.clone());
         let (shared, open) = (Arc::clone(&self.shared), Open::default());
         let worker = Arc::new(ProxyWorker { shared, gate, service, upstreams, open });
@@ -171,7 +173,7 @@ struct ProxyWorker {
     shared: Arc<ProxyShared>,
     gate: Gate,
     service: Arc<Service>,
-    upstreams: Vec<Upstream>,
+    upstreams: Vec<Arc<Upstream>>,
     open: Open,
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, WeakShared};
 use http::uri::Scheme;
 use parking_lot::Mutex;
 use tidegate_core::Timestamp;
@@ -22,11 +24,22 @@ pub(super) struct Pool {
     /// Idle connections, the last used at the end.
     idle: Mutex<Vec<Idle>>,
     idle_for: Duration,
-    /// The connection that all HTTP/2 requests share. Locked while it is made, so that a burst makes only one.
-    http2: tokio::sync::Mutex<Option<Http2>>,
+    http2: Mutex<SharedHttp2>,
     /// Whether the target has ever chosen HTTP/2.
     prefers_http2: AtomicBool,
 }
+
+/// The connection that all HTTP/2 requests share.
+#[derive(Default)]
+struct SharedHttp2 {
+    open: Option<Http2>,
+    /// The attempt to open one: a burst makes only one, and all of it has the same answer. It ends with the last request
+    /// that waits for it.
+    dialing: Option<WeakShared<Dialing>>,
+}
+
+/// The new connection, or nothing if the server turned out to speak HTTP/1: then it is among the idle ones.
+type Dialing = BoxFuture<'static, Result<Option<Http2>, DialError>>;
 
 struct Idle {
     sender: Http1,
@@ -46,7 +59,7 @@ impl Pool {
             dialer,
             idle: Mutex::new(Vec::new()),
             idle_for,
-            http2: tokio::sync::Mutex::new(None),
+            http2: Mutex::default(),
             prefers_http2: AtomicBool::new(false),
         })
     }
@@ -54,7 +67,7 @@ impl Pool {
     /// A pooled connection, or a new one.
     pub(super) async fn lend(self: &Arc<Self>, wants: Wants, now: Timestamp) -> Result<Lent, DialError> {
         if wants == Wants::Any && self.prefers_http2.load(Ordering::Relaxed) {
-            return self.lend_http2().await;
+            return self.lend_http2(now).await;
         }
         match self.take_idle(now) {
             Some(sender) => Ok(self.lent(sender, Use::Again)),
@@ -68,7 +81,7 @@ impl Pool {
             Dialed::Http1(sender) => self.lent(sender, Use::First),
             Dialed::Http2(sender) => {
                 self.prefers_http2.store(true, Ordering::Relaxed);
-                *self.http2.lock().await = Some(sender.clone());
+                self.http2.lock().open = Some(sender.clone());
                 Lent::Http2(sender, self.dialer.scheme())
             }
         })
@@ -79,22 +92,41 @@ impl Pool {
         self.idle.lock().retain(|idle| !idle.sender.is_closed() && self.is_fresh(idle, now));
     }
 
-    async fn lend_http2(self: &Arc<Self>) -> Result<Lent, DialError> {
-        let mut shared = self.http2.lock().await;
-        if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(Lent::Http2(sender.clone(), self.dialer.scheme()));
+    async fn lend_http2(self: &Arc<Self>, now: Timestamp) -> Result<Lent, DialError> {
+        let dialing = {
+            let mut shared = self.http2.lock();
+            if let Some(sender) = shared.open.as_ref().filter(|sender| !sender.is_closed()) {
+                return Ok(Lent::Http2(sender.clone(), self.dialer.scheme()));
+            }
+            let under_way = shared.dialing.as_ref().and_then(WeakShared::upgrade);
+            under_way.filter(|dialing| dialing.peek().is_none()).unwrap_or_else(|| {
+                let dialing = Arc::clone(self).dial_http2(now).boxed().shared();
+                shared.dialing = dialing.downgrade();
+                dialing
+            })
+        };
+        match dialing.await? {
+            Some(sender) => Ok(Lent::Http2(sender, self.dialer.scheme())),
+            None => match self.take_idle(now) {
+                Some(sender) => Ok(self.lent(sender, Use::First)),
+                None => self.lend_new(Wants::Any).await,
+            },
         }
-        Ok(match self.dialer.dial(Wants::Any).await? {
+    }
+
+    async fn dial_http2(self: Arc<Self>, now: Timestamp) -> Result<Option<Http2>, DialError> {
+        match self.dialer.dial(Wants::Any).await? {
             Dialed::Http2(sender) => {
-                *shared = Some(sender.clone());
-                Lent::Http2(sender, self.dialer.scheme())
+                self.http2.lock().open = Some(sender.clone());
+                Ok(Some(sender))
             }
             // The server behind the address changed.
             Dialed::Http1(sender) => {
                 self.prefers_http2.store(false, Ordering::Relaxed);
-                self.lent(sender, Use::First)
+                self.keep(sender, now);
+                Ok(None)
             }
-        })
+        }
     }
 
     fn take_idle(&self, now: Timestamp) -> Option<Http1> {
@@ -155,5 +187,31 @@ impl LentConnection {
                 pool.keep(sender, now);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client_config;
+    use super::*;
+    use futures_util::future::join_all;
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_for_a_silent_server_wait_for_one_attempt() {
+        const WITHIN: Duration = Duration::from_secs(2);
+        // Connections are established by the system, and nobody answers a TLS handshake.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = format!("https://{}", silent.local_addr().unwrap()).parse().unwrap();
+        let dialer = Dialer { target, tls: Some(client_config(None).unwrap()), within: WITHIN };
+        let pool = Pool::new(dialer, Duration::from_secs(30));
+        pool.prefers_http2.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            let began = Instant::now();
+            let lent = join_all((0..5).map(|_| pool.lend(Wants::Any, Timestamp::default()))).await;
+            assert!(lent.iter().all(|lent| matches!(lent, Err(DialError::TooSlow(_)))));
+            assert!(began.elapsed() < WITHIN * 2, "{:?}", began.elapsed());
+        }
     }
 }

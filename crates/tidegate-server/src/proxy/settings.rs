@@ -120,7 +120,7 @@ impl Default for ProxyLimits {
                 head_timeout: Duration::from_secs(30),
                 max_head_bytes: 32 * 1024,
                 max_headers: 100,
-                max_streams: 256,
+                max_streams: 128,
                 requests: Requests::Long,
                 ..HttpLimits::default()
             },

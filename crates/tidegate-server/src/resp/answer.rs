@@ -328,8 +328,8 @@ impl Answerer {
                 Err(error) => to.error(&format!("ERR {error}")),
             },
             _ => {
-                let RespWorker { logins, stats, service, .. } = &*self.worker;
-                let around = Around { logins, stats, peer: self.peer, now: service.clock.now() };
+                let RespWorker { logins, stats, .. } = &*self.worker;
+                let around = Around { logins, stats, peer: self.peer };
                 return self.session.answer(command, words, around, to);
             }
         }

@@ -203,7 +203,7 @@ pub(crate) fn write(
         None => to.nil(),
     }
     match decision.spent().filter(|_| shows == Shows::Spent) {
-        Some(spent) => to.bulk(&spent.to_ascii()),
+        Some(spent) => to.bulk(spent.to_ascii().as_ref()),
         None if shows == Shows::Spent => to.nil(),
         None => {}
     }

@@ -8,7 +8,6 @@ use super::reply::{Replies, RespVersion, quoted};
 use super::stats::Stats;
 use super::throttle::read_number;
 use tidegate_access::PeerGroup;
-use tidegate_core::Timestamp;
 
 /// One connection's state.
 #[derive(Debug)]
@@ -49,7 +48,6 @@ pub(crate) struct Around<'w> {
     pub(crate) logins: &'w Logins,
     pub(crate) stats: &'w Stats,
     pub(crate) peer: PeerGroup,
-    pub(crate) now: Timestamp,
 }
 
 /// The longest client or library name: they are kept.
@@ -190,7 +188,7 @@ impl Session {
             );
             return Err(Then::GoOn);
         }
-        match around.logins.attempt(around.peer, user, given, around.now) {
+        match around.logins.attempt(around.peer, user, given) {
             Attempt::Right => {
                 self.access = Standing::Granted;
                 return Ok(());

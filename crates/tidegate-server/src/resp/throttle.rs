@@ -132,7 +132,7 @@ impl Bucket {
     pub(crate) fn spend<'a>(&'a self, key: &'a [u8], hits: Hits) -> Spend<'a> {
         Spend {
             cell: CellKey { scope: &self.scope, key, tag: key },
-            touch: Touch { limit: &self.limit, ask: Ask { hits, lease: None }, stance: Stance::Enforced },
+            touch: Touch { limit: &self.limit, ask: Ask::hits(hits.get()), stance: Stance::Enforced },
         }
     }
 

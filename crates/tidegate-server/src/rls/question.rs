@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros};
-use tidegate_limiter::{DescriptorAsk, LimitOverride};
+use tidegate_limiter::{DescriptorAsk, Incurred, LimitOverride};
 
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES};
@@ -48,9 +48,20 @@ pub(super) fn asks<'a>(
     descriptors
         .map(|(number, (descriptor, entries))| {
             let cost = if descriptor.is_negative_hits { Hits::ZERO } else { hits(request, descriptor) };
-            DescriptorAsk::one(entries).cost(cost).limit(overrides.get(number).and_then(Option::as_ref))
+            let own = overrides.get(number).and_then(Option::as_ref);
+            DescriptorAsk::one(entries).cost(cost).limit(own).incurred(incurred(descriptor))
         })
         .collect()
+}
+
+/// Whether a descriptor's cost was incurred before the request. The protocol does not say: Envoy's call at the end of a stream
+/// (`apply_on_stream_done`) looks like any other. But only a cost that is computed stands in the descriptor, and a check
+/// before the fact has none or 0; so such a cost counts as incurred, as envoyproxy/ratelimit counts every cost.
+fn incurred(descriptor: &RateLimitDescriptor) -> Incurred {
+    match descriptor.hits_addend {
+        Some(hits) if hits > 0 && !descriptor.is_negative_hits => Incurred::Already,
+        _ => Incurred::IfAdmitted,
+    }
 }
 
 /// The hits that a descriptor spends or refunds: its own, otherwise the request's, otherwise one.

@@ -1,14 +1,13 @@
 //! The number of connections of each worker, by listener; the acceptor balances by it, metrics report it.
 
 use super::memory::Memory;
-use super::register::{Register, Room};
 use super::seat::Seat;
 use super::{Settings, WorkerId};
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use tidegate_access::PeerGroup;
+use tidegate_access::{PeerGroup, Register, Room};
 
 /// The most connections of a listener that were asked to leave and are not gone yet. Beyond that, new ones wait for them, so
 /// that no more files are open than planned.
@@ -18,7 +17,7 @@ pub const MOST_LEAVING: usize = 64;
 #[derive(Debug)]
 pub struct Loads {
     listeners: Vec<Counters>,
-    /// The memory held by incomplete requests, by worker.
+    /// The memory held by incomplete requests and unread answers, by worker.
     memory: Vec<Arc<Memory>>,
     connection_memory: usize,
 }
@@ -31,7 +30,7 @@ struct Counters {
     refused: AtomicU64,
     evicted: AtomicU64,
     leaving: AtomicUsize,
-    register: Mutex<Register>,
+    register: Mutex<Register<Seat>>,
 }
 
 /// The connections of one listener.
@@ -81,7 +80,7 @@ impl Loads {
         })
     }
 
-    /// Bytes held by incomplete requests.
+    /// Bytes held by incomplete requests and unread answers.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.memory.iter().map(|worker| worker.held()).sum()

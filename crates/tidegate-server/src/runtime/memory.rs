@@ -1,10 +1,16 @@
-//! Bounds the memory of incomplete requests.
+//! Bounds the memory that peers can make us hold: incomplete requests, large heads, and answers that nobody reads.
 //!
-//! A request that arrived whole costs nothing here. One that arrives in pieces holds what has come, and an HTTP/2 connection
-//! may start a thousand: so each connection has a budget, and each worker one for all its connections.
+//! A request that arrived whole, with a small head and a small answer, costs nothing here. An HTTP/2 connection may start a
+//! thousand of the others: so each connection has a budget, and each worker one for all its connections.
+//!
+//! Requests are refused where a budget is used up. An answer cannot be refused, because its request has been decided: it
+//! counts in any case, and a connection whose answers take too much starts no further request until some were read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+
+use futures_util::task::AtomicWaker;
 
 /// A budget in bytes.
 #[derive(Debug)]
@@ -15,7 +21,11 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Memory { held: AtomicUsize::new(0), most })
+        Arc::new(Memory::with(most))
+    }
+
+    fn with(most: usize) -> Self {
+        Memory { held: AtomicUsize::new(0), most }
     }
 
     pub(super) fn held(&self) -> usize {
@@ -31,42 +41,120 @@ impl Memory {
         false
     }
 
+    fn owe(&self, bytes: usize) {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     fn give_back(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What a connection may hold, however full its worker is: enough for one small request at a time.
+const LEAST_BYTES: usize = 16 * 1024;
+
+/// The budget of one connection, within its worker's.
+#[derive(Debug)]
+pub(super) struct Budget {
+    own: Memory,
+    /// The part of `own` that is in answers.
+    answers: AtomicUsize,
+    worker: Arc<Memory>,
+    /// The connection, if it waits for its peer to read answers.
+    waiter: AtomicWaker,
+}
+
+impl Budget {
+    pub(super) fn new(most: usize, worker: Arc<Memory>) -> Arc<Self> {
+        let (own, answers, waiter) = (Memory::with(most), AtomicUsize::new(0), AtomicWaker::new());
+        Arc::new(Budget { own, answers, worker, waiter })
+    }
+
+    /// The most that this connection should hold now: never more than is free in its worker, so that connections that grow
+    /// together leave as much for a new one.
+    fn limit(&self) -> usize {
+        let free = self.worker.most.saturating_sub(self.worker.held());
+        self.own.most.min(free.max(LEAST_BYTES))
+    }
+
+    /// Whether a budget is exceeded, by what cannot be refused. No further request should be accepted then.
+    pub(super) fn is_exceeded(&self) -> bool {
+        let held = self.own.held();
+        held > self.own.most || (held >= LEAST_BYTES && self.worker.held() > self.worker.most)
+    }
+
+    /// Whether answers should be read before there are more of them. The other half of a budget is for requests.
+    pub(super) fn has_unread_answers(&self) -> bool {
+        let answers = self.answers.load(Ordering::Relaxed);
+        answers > 0 && answers >= self.limit() / 2
+    }
+
+    /// Wakes `waiter` when an answer of this connection was read.
+    pub(super) fn wake_when_read(&self, waiter: &Waker) {
+        self.waiter.register(waiter);
     }
 }
 
 /// Bytes held by one request, released when dropped.
 #[derive(Debug)]
 pub struct Held {
-    budgets: [Arc<Memory>; 2],
+    budget: Arc<Budget>,
     bytes: usize,
 }
 
 impl Held {
-    pub(super) fn of(budgets: [Arc<Memory>; 2]) -> Self {
-        Held { budgets, bytes: 0 }
+    pub(super) fn of(budget: Arc<Budget>) -> Self {
+        Held { budget, bytes: 0 }
     }
 
     /// Holds `more`, unless that exceeds a budget.
     #[must_use]
     pub fn grow(&mut self, more: usize) -> bool {
-        let [connection, worker] = &self.budgets;
-        if !connection.take(more) {
+        let Budget { own, worker, .. } = &*self.budget;
+        if !own.take(more) {
             return false;
         }
         if !worker.take(more) {
-            connection.give_back(more);
+            own.give_back(more);
             return false;
         }
         self.bytes += more;
         true
     }
+
+    /// Holds `more`, which is there whatever the budgets say.
+    pub fn owe(&mut self, more: usize) {
+        self.budget.own.owe(more);
+        self.budget.worker.owe(more);
+        self.bytes += more;
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.budgets.iter().for_each(|budget| budget.give_back(self.bytes));
+        self.budget.own.give_back(self.bytes);
+        self.budget.worker.give_back(self.bytes);
+    }
+}
+
+/// Bytes of an answer that its peer has not read, released when dropped.
+#[derive(Debug)]
+pub struct HeldAnswer(Held);
+
+impl HeldAnswer {
+    pub(super) fn of(budget: Arc<Budget>, bytes: usize) -> Self {
+        budget.answers.fetch_add(bytes, Ordering::Relaxed);
+        let mut held = Held::of(budget);
+        held.owe(bytes);
+        HeldAnswer(held)
+    }
+}
+
+impl Drop for HeldAnswer {
+    fn drop(&mut self) {
+        let Held { budget, bytes } = &self.0;
+        budget.answers.fetch_sub(*bytes, Ordering::Relaxed);
+        budget.waiter.wake();
     }
 }
 
@@ -76,17 +164,54 @@ mod tests {
 
     #[test]
     fn what_one_connection_holds_counts_for_its_worker_too_and_comes_back() {
-        let (worker, [one, other]) = (Memory::new(150), [Memory::new(100), Memory::new(100)]);
-        let held = |connection: &Arc<Memory>| Held::of([connection.clone(), worker.clone()]);
-        let (mut first, mut second) = (held(&one), held(&other));
+        let worker = Memory::new(150);
+        let [one, other] = [(); 2].map(|()| Budget::new(100, Arc::clone(&worker)));
+        let (mut first, mut second) = (Held::of(Arc::clone(&one)), Held::of(Arc::clone(&other)));
         assert!(first.grow(60) && first.grow(40));
         assert!(!first.grow(1), "its connection is full");
         assert!(!second.grow(51), "its worker is full");
         assert!(second.grow(50));
-        assert_eq!((one.held(), other.held(), worker.held()), (100, 50, 150));
+        assert_eq!((one.own.held(), other.own.held(), worker.held()), (100, 50, 150));
         drop(first);
         assert!(second.grow(50));
         drop(second);
-        assert_eq!((one.held(), other.held(), worker.held()), (0, 0, 0));
+        assert_eq!((one.own.held(), other.own.held(), worker.held()), (0, 0, 0));
+    }
+
+    #[test]
+    fn answers_beyond_half_a_budget_have_to_be_read_first() {
+        let worker = Memory::new(8 << 20);
+        let budget = Budget::new(1 << 20, Arc::clone(&worker));
+        let first = HeldAnswer::of(Arc::clone(&budget), 1 << 19);
+        assert!(budget.has_unread_answers() && !budget.is_exceeded());
+        let second = HeldAnswer::of(Arc::clone(&budget), 1 << 20);
+        assert!(budget.is_exceeded(), "an answer counts even where it does not fit");
+        drop((first, second));
+        assert!(!budget.has_unread_answers() && !budget.is_exceeded());
+        assert_eq!(worker.held(), 0);
+    }
+
+    #[test]
+    fn connections_that_grow_together_leave_as_much_for_a_new_one() {
+        let worker = Memory::new(64 << 20);
+        let greedy: Vec<_> = (0..100).map(|_| Budget::new(4 << 20, Arc::clone(&worker))).collect();
+        let mut held = Vec::new();
+        for budget in greedy.iter().cycle().take(100 * 256) {
+            if !budget.has_unread_answers() {
+                held.push(HeldAnswer::of(Arc::clone(budget), 16 * 1024));
+            }
+        }
+        let most = greedy.iter().map(|budget| budget.own.held()).max().unwrap();
+        let newcomer = Budget::new(4 << 20, Arc::clone(&worker));
+        assert!(newcomer.limit() >= most, "{} for it, {most} for others", newcomer.limit());
+        assert!(worker.held() <= worker.most);
+    }
+
+    #[test]
+    fn a_full_worker_leaves_each_connection_room_for_a_request() {
+        let worker = Memory::new(1 << 20);
+        let _greedy = HeldAnswer::of(Budget::new(4 << 20, Arc::clone(&worker)), 4 << 20);
+        let newcomer = Budget::new(4 << 20, Arc::clone(&worker));
+        assert!(!newcomer.is_exceeded() && !newcomer.has_unread_answers());
     }
 }

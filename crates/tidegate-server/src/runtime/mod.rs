@@ -12,14 +12,13 @@ mod drain;
 mod load;
 mod memory;
 mod occasional;
-mod register;
 mod seat;
 mod silence;
 mod worker;
 
 pub use drain::Drain;
 pub use load::{ListenerLoad, Loads, MOST_LEAVING};
-pub use memory::Held;
+pub use memory::{Held, HeldAnswer};
 pub(crate) use occasional::Occasional;
 pub use seat::{Seat, UnderWay};
 
@@ -134,7 +133,7 @@ pub struct Settings {
     pub max_connections: NonZeroUsize,
     /// Open connections of one address on one listener, if that is less than four times the free ones.
     pub max_connections_per_peer: Option<NonZeroUsize>,
-    /// Bytes that the incomplete requests of one connection may hold.
+    /// Bytes that the incomplete requests and unread answers of one connection may hold.
     pub connection_memory: usize,
     /// The same for all connections of one worker.
     pub worker_memory: usize,

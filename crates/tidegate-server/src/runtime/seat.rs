@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
 
-use tidegate_access::PeerGroup;
+use tidegate_access::{Occupant, PeerGroup};
 use tokio::sync::Notify;
 
-use super::memory::{Held, Memory};
+use super::memory::{Budget, Held, HeldAnswer, Memory};
 
 /// One open connection.
 #[derive(Debug)]
@@ -26,9 +27,8 @@ pub struct Seat {
     removed: AtomicBool,
     leaving: AtomicBool,
     leave: Notify,
-    /// The memory held by its incomplete requests, and its budget.
-    memory: Arc<Memory>,
-    worker_memory: Arc<Memory>,
+    /// The memory that its requests and answers hold.
+    memory: Arc<Budget>,
 }
 
 impl Seat {
@@ -47,13 +47,8 @@ impl Seat {
             removed: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             leave: Notify::new(),
-            memory: Memory::new(most_bytes),
-            worker_memory,
+            memory: Budget::new(most_bytes, worker_memory),
         })
-    }
-
-    pub(super) fn peer(&self) -> PeerGroup {
-        self.peer
     }
 
     pub(super) fn worker(&self) -> usize {
@@ -96,20 +91,33 @@ impl Seat {
         self.under_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Holds memory for an incomplete request, within the budgets of this connection and its worker.
+    /// Holds memory for a request, within the budgets of this connection and its worker.
     #[must_use]
     pub fn hold(&self) -> Held {
-        Held::of([Arc::clone(&self.memory), Arc::clone(&self.worker_memory)])
+        Held::of(Arc::clone(&self.memory))
     }
 
-    /// Whether it has no request in flight and was not used since the last call.
-    pub(super) fn could_leave(&self) -> bool {
-        let now = self.progress();
-        !self.is_busy() && self.progress_seen.swap(now, Ordering::Relaxed) == now
+    /// Holds memory for a piece of an answer until the peer has read it.
+    #[must_use]
+    pub fn hold_answer(&self, bytes: usize) -> HeldAnswer {
+        HeldAnswer::of(Arc::clone(&self.memory), bytes)
     }
 
-    pub(super) fn set_removed(&self) {
-        self.removed.store(true, Ordering::Relaxed);
+    /// Whether its budget or its worker's is exceeded, so that it should accept no further request.
+    #[must_use]
+    pub fn exceeds_budget(&self) -> bool {
+        self.memory.is_exceeded()
+    }
+
+    /// Whether the peer should read answers before there are more of them.
+    #[must_use]
+    pub fn has_unread_answers(&self) -> bool {
+        self.memory.has_unread_answers()
+    }
+
+    /// Wakes `waiter`, of which there is one, when the peer has read some of an answer.
+    pub fn wake_when_read(&self, waiter: &Waker) {
+        self.memory.wake_when_read(waiter);
     }
 
     pub(super) fn is_removed(&self) -> bool {
@@ -136,6 +144,21 @@ impl Seat {
             }
             asked.await;
         }
+    }
+}
+
+impl Occupant for Seat {
+    fn peer(&self) -> PeerGroup {
+        self.peer
+    }
+
+    fn could_leave(&self) -> bool {
+        let now = self.progress();
+        !self.is_busy() && self.progress_seen.swap(now, Ordering::Relaxed) == now
+    }
+
+    fn set_removed(&self) {
+        self.removed.store(true, Ordering::Relaxed);
     }
 }
 

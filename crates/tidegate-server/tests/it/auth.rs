@@ -84,6 +84,7 @@ fn the_status_of_a_refusal_can_be_one_that_the_gateway_passes_on() {
     assert_eq!(ask(&world, "domain=api&deny_status=403", &[]).status, 200);
     let refused = ask(&world, "domain=api&deny_status=403", &[]);
     assert_eq!((refused.status, refused.json()["status"].as_u64()), (403, Some(429)));
+    assert_eq!(refused.header("x-tidegate-status"), Some("429"));
     assert!(refused.header("retry-after").is_some());
 }
 

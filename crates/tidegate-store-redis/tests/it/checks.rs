@@ -3,7 +3,7 @@
 use tidegate_store_redis::{Finding, RedisConfig};
 use tidegate_testkit::{Redis, RedisCluster, SentinelGroup, ShardedRedis};
 
-use crate::subject::{patient, store};
+use crate::subject::{eventually, patient, store};
 
 #[tokio::test]
 async fn a_policy_that_evicts_is_warned_about() {
@@ -72,4 +72,42 @@ async fn a_server_that_is_away_is_said_to_be() {
     let reports = store.check_servers().await;
     assert!(matches!(reports[0].finding, Finding::Away(_)), "{reports:?}");
     assert!(reports[0].to_string().contains("does not answer"), "{}", reports[0]);
+}
+
+#[tokio::test]
+async fn cluster_that_stops_with_one_master_is_warned_about() {
+    let cluster = RedisCluster::start();
+    let warned = async || {
+        let reports = store(&cluster.url(), &patient()).check_servers().await;
+        reports
+            .iter()
+            .filter(|report| report.to_string().contains("`cluster-require-full-coverage no`"))
+            .count()
+    };
+    for (setting, expected) in [("yes", 3), ("no", 0)] {
+        for node in cluster.nodes() {
+            node.cmd(&["CONFIG", "SET", "cluster-require-full-coverage", setting]);
+        }
+        assert_eq!(warned().await, expected, "{setting}");
+    }
+}
+
+#[tokio::test]
+async fn replica_that_every_decision_needs_is_warned_about() {
+    let master = Redis::start();
+    let (host, port) = (master.addr().ip(), master.addr().port());
+    let replicas: Vec<Redis> =
+        (0..2).map(|_| Redis::builder().config(format!("replicaof {host} {port}")).start()).collect();
+    eventually("the replicas are known", async || match master.info("connected_slaves").as_deref() {
+        Some("2") => Ok(()),
+        other => Err(other.map(str::to_owned)),
+    })
+    .await;
+    let warned = async || store(&master.url(), &patient()).check_servers().await[0].to_string();
+    master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    assert!(!warned().await.contains("NOREPLICAS"), "{}", warned().await);
+    master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "2"]);
+    let text = warned().await;
+    assert!(text.contains("`min-replicas-to-write 2` with 2 replicas"), "{text}");
+    drop(replicas);
 }

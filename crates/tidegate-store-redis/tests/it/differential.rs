@@ -8,7 +8,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use tidegate_core::{
-    Ask, Charge, FixedWindow, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch,
+    Ask, Charge, FixedWindow, Fold, Hits, LeaseId, Limit, Micros, Outcome, Over, Scope, Stance, Timestamp,
+    Touch,
 };
 use tidegate_store::conformance::Subject;
 use tidegate_store::{
@@ -18,7 +19,7 @@ use tidegate_testkit::{Redis, ShardedRedis};
 
 use crate::random::Random;
 use crate::subject::Timed;
-use crate::twins::{any_charge, any_hits, any_limit, any_wait};
+use crate::twins::{SLIDING, any_charge, any_hits, any_limit, any_wait};
 
 const HISTORIES: u64 = 100;
 const STEPS: usize = 40;
@@ -26,6 +27,8 @@ const STEPS: usize = 40;
 const A_YEAR: Micros = Micros::from_secs(365 * 86_400);
 /// Windows whose boundaries are given, beside the six algorithms that `any_limit` numbers.
 const CALENDAR: u64 = 6;
+/// Limits that change from one sliding algorithm to the other and back.
+const CHANGING: u64 = 7;
 
 /// The two stores, which show the same time.
 struct Pair {
@@ -50,6 +53,8 @@ struct History {
     scope: Scope,
     key: Vec<u8>,
     limit: Limit,
+    /// Takes turns with `limit`.
+    changed: Option<Limit>,
     beside: Option<Beside>,
     random: Random,
 }
@@ -86,17 +91,24 @@ impl History {
         let mut random = Random::new(kind << 32 | seed);
         let limit = match kind {
             CALENDAR => a_calendar(span, start, &mut random),
+            CHANGING => any_limit(SLIDING[0], span, &mut random),
             _ => any_limit(kind, span, &mut random),
         };
+        let changed = (kind == CHANGING).then(|| any_limit(SLIDING[1], span, &mut random));
         let scope = Scope::new(&[b"differential", &kind.to_be_bytes()]);
         let beside = (touched == Touched::TwoCells).then(|| Beside {
             key: [b"beside", &seed.to_be_bytes()[..]].concat(),
             limit: any_limit(random.below(6), span, &mut random),
         });
-        History { scope, key: seed.to_be_bytes().to_vec(), limit, beside, random }
+        History { scope, key: seed.to_be_bytes().to_vec(), limit, changed, beside, random }
     }
 
     fn next_move(&mut self) -> Move {
+        if let Some(changed) = &mut self.changed
+            && self.random.below(3) == 0
+        {
+            std::mem::swap(changed, &mut self.limit);
+        }
         let hits = Hits::new(any_hits(&self.limit, &mut self.random));
         match self.random.below(20) {
             0 => Move::Refund { hits, age: Micros::new(any_wait(&self.limit, &mut self.random)) },
@@ -111,8 +123,11 @@ impl History {
     fn any_ask(&mut self, hits: Hits) -> (Ask, NonZeroU32) {
         let hits = if self.random.below(2) == 0 { hits } else { Hits::ONE };
         let equal = if self.random.below(4) == 0 { *self.random.pick(&[2, 7, 600, 100_000]) } else { 1 };
-        let lease = (self.random.below(5) > 0 && equal == 1).then(|| self.lease());
-        (Ask { hits, lease }, NonZeroU32::new(equal).unwrap())
+        let over = *self.random.pick(&[Over::Refuse, Over::Refuse, Over::Cap, Over::Debt, Over::Charge]);
+        // Equal ones take no lease, nor does one that pays for what is over.
+        let may_lease = equal == 1 && over != Over::Charge;
+        let lease = (self.random.below(5) > 0 && may_lease).then(|| self.lease());
+        (Ask { hits, lease, over }, NonZeroU32::new(equal).unwrap())
     }
 
     fn lease(&mut self) -> LeaseId {
@@ -323,9 +338,14 @@ async fn calendar_windows_give_the_same_answers_in_memory_and_in_redis() {
 }
 
 #[tokio::test]
+async fn limits_that_change_between_sliding_algorithms_give_the_same_answers_in_memory_and_in_redis() {
+    differs_nowhere(CHANGING).await;
+}
+
+#[tokio::test]
 async fn requests_over_two_servers_give_the_same_answers_as_in_memory() {
     let sharded = ShardedRedis::start(3);
-    for kind in 0..=CALENDAR {
+    for kind in 0..=CHANGING {
         let pair = Pair::new(&sharded.url());
         play(&pair, kind, 0..HISTORIES, Touched::TwoCells).await;
     }

@@ -10,9 +10,7 @@ use tidegate_store_redis::{Observer, Operation, Reason, RedisConfig, RedisStore}
 use tidegate_testkit::{Fault, FaultProxy, Redis, RedisCluster};
 use tokio::time::Instant;
 
-use crate::subject::{
-    Target, a_day, ask, assert_found_again, eventually, left, patient, prompt, spend, store,
-};
+use crate::subject::{Target, a_day, assert_found_again, eventually, left, patient, prompt, spend, store};
 
 fn target() -> Target {
     Target::new("rule", "42", a_day(100))
@@ -258,29 +256,60 @@ async fn a_slow_network_times_out_and_is_forgiven() {
 }
 
 #[tokio::test]
-async fn a_server_that_misses_a_deadline_and_lives_proves_it() {
-    let redis = [Redis::start(), Redis::start()];
-    let proxies = redis.each_ref().map(|redis| FaultProxy::start(redis.addr()));
-    let sharded = format!("redis+sharded://{},{}", proxies[0].addr(), proxies[1].addr());
-    for url in [format!("redis://{}", proxies[0].addr()), sharded] {
-        let store = store(&url, &RedisConfig::default().timeout(Duration::from_millis(20)));
-        let targets = (0..8).map(|user| Target::new("rule", &user.to_string(), a_day(100)));
-        let targets: Vec<Target> = targets.collect();
-        let spends: Vec<_> = targets.iter().map(|target| target.spend(1)).collect();
-        eventually("the servers decide", async || ask(&store, &spends).await).await;
-        let [before, other] = proxies.each_ref().map(FaultProxy::connections);
-        assert!(store.last_heard(0).witness.unwrap().prompt.is_none(), "{url}: nobody asked for a proof");
-        // Replies are late, and no later than so many calls explain.
-        proxies[0].set(Fault::Delay(Duration::from_millis(25)));
-        eventually("it proves that it lives", async || {
-            join_all((0..16).map(|_| ask(&store, &spends))).await;
-            store.last_heard(0).witness.unwrap().prompt.ok_or("not yet")
-        })
-        .await;
-        proxies[0].resume();
-        let after = proxies.each_ref().map(FaultProxy::connections);
-        assert_eq!(after, [before + 1, other], "{url}: the witness has one, and none was given up");
+async fn server_that_is_always_late_keeps_its_connection() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    let late = Duration::from_secs(5);
+    let config = RedisConfig::default().timeout(Duration::from_millis(20)).late_answers(late);
+    let store = through(&proxy, &config);
+    recovers(&store, &target()).await;
+    let before = proxy.connections();
+    proxy.set(Fault::Delay(Duration::from_millis(60)));
+    // Longer than a silence that would be looked into.
+    for _ in 0..10 {
+        spend(&store, &target()).await.unwrap();
     }
+    assert_eq!(proxy.connections(), before);
+}
+
+#[tokio::test]
+async fn probe_of_a_late_server_is_answered_late() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    let store = through(&proxy, &RedisConfig::default().timeout(Duration::from_millis(20)));
+    eventually("it can decide", async || store.probe(0).answer().await).await;
+    let delay = Duration::from_millis(200);
+    proxy.set(Fault::Delay(delay));
+    let began = Instant::now();
+    store.probe(0).answer().await.unwrap();
+    assert!(began.elapsed() >= delay, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn probe_asks_for_a_write_and_not_for_a_ping() {
+    let redis = Redis::start();
+    let store = store(&redis.url(), &patient());
+    store.probe(0).answer().await.unwrap();
+    redis.cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    assert_eq!(redis.client().cmd(&["PING"]).text(), "PONG");
+    let mut probe = std::pin::pin!(store.probe(0).answer());
+    let paused = tokio::time::timeout(Duration::from_millis(300), probe.as_mut()).await;
+    assert!(paused.is_err(), "{paused:?}");
+    redis.cmd(&["CLIENT", "UNPAUSE"]);
+    probe.await.unwrap();
+}
+
+#[tokio::test]
+async fn probe_is_as_large_as_a_usual_call() {
+    let redis = Redis::start();
+    let store = store(&redis.url(), &patient());
+    store.probe(0).answer().await.unwrap();
+    let read = || redis.info("total_net_input_bytes").unwrap().parse::<u64>().unwrap();
+    let before = read();
+    for _ in 0..10 {
+        store.probe(0).answer().await.unwrap();
+    }
+    assert!(read() - before > 10 * 1_024, "{}", read() - before);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tidegate_core::{Limit, Micros, Outcome, RefusedHits, SlidingLog, Verdict};
+use tidegate_core::{Limit, Micros, Outcome, RefusedHits, SlidingLog};
 use tidegate_store::{HELD_RETRY_AFTER, Request, Store};
 use tidegate_store_redis::RedisStore;
 use tidegate_testkit::resp::Value;
@@ -69,10 +69,7 @@ fn scripts_run(redis: &Redis) -> u64 {
 }
 
 fn retry_after(outcome: &Outcome) -> Option<Duration> {
-    match outcome.verdict {
-        Verdict::Refused { retry_after } => retry_after.map(|wait| Duration::from_micros(wait.get())),
-        Verdict::Admitted { .. } => None,
-    }
+    outcome.retry_after().map(|wait| Duration::from_micros(wait.get()))
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 use tidegate_core::Micros;
 use tidegate_store::Store;
 use tidegate_store_redis::{
-    Answered, FleetQuestion, Published, PublishedRevision, RedisConfig, RedisStore, TlsFiles,
+    Answered, FleetQuestion, Over, Published, PublishedRevision, Publishing, RedisConfig, RedisStore,
+    TlsFiles,
 };
 use tidegate_testkit::Redis;
 
@@ -11,7 +12,7 @@ use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
 
 /// What a user must be allowed, as the guide for operators lists it.
 const RIGHTS: &str = "~tidegate:* +evalsha +script|load +unlink +ping +info +time +get +mget +set +del +exists \
-    +strlen +getrange +setrange +append +expireat +pexpire +zadd +zcard +zcount +zrange +zrangebyscore +zrem \
+    +strlen +getrange +setrange +append +expireat +pexpire +pttl +zadd +zcard +zcount +zrange +zrangebyscore +zrem \
     +zremrangebyscore +zscore +dbsize +randomkey +hset +hget +hmget +hgetall +hdel +hexists \
     +hlen +hkeys";
 
@@ -73,9 +74,14 @@ async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
     store.announce(b"a note".to_vec());
     assert_eq!(store.heartbeat(1, Micros::from_secs(5)).answer().await.unwrap(), 1);
     assert_eq!(store.notes().await.unwrap()[0].note, b"a note");
-    let revision = PublishedRevision { lineage: "a".to_owned(), revision: 1, mark: "m".to_owned() };
+    let revision = PublishedRevision {
+        lineage: "a".to_owned(),
+        revision: 1,
+        mark: "m".to_owned(),
+        ..PublishedRevision::default()
+    };
     let published = Published { set: b"rules".to_vec(), changes: b"none".to_vec(), format: 1 };
-    assert!(store.publish(&revision, &published, false).await.unwrap());
+    assert_eq!(store.publish(&revision, &published, Over::Older).await.unwrap(), Publishing::Stored);
     assert!(store.publish_changes(&revision, b"none", (b"some", 2)).await.unwrap());
     assert!(
         !store.publish_changes(&revision, b"none", (b"others", 2)).await.unwrap(),

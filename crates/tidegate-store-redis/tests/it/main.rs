@@ -20,6 +20,7 @@ mod runtimes;
 mod scripts;
 mod sentinel;
 mod sharded;
+mod stepped_clock;
 mod subject;
 mod too_late;
 mod twins;

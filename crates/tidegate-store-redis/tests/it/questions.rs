@@ -1,6 +1,8 @@
 //! What nodes are asked, and what becomes of their answers.
 
-use tidegate_store_redis::{Answered, FleetQuestion, LONGEST_ANSWER};
+use tidegate_core::Micros;
+use tidegate_store::Store as _;
+use tidegate_store_redis::{Answered, FleetHistory, FleetQuestion, LONGEST_ANSWER};
 use tidegate_testkit::Redis;
 
 use crate::subject::{patient, store};
@@ -26,4 +28,33 @@ async fn the_longest_answers_of_three_nodes_arrive_whole_and_a_longer_one_is_cal
     assert_eq!(told.collect::<Vec<_>>(), [b"a", b"b", b"c"].map(|from| (&from[..], LONGEST_ANSWER)));
     store.forget_question(7).await.unwrap();
     assert!(store.answers(7).await.unwrap().is_empty());
+}
+
+/// What all sixty slots of this row hold.
+async fn sum_of(store: &tidegate_store_redis::RedisStore, minutes: impl Iterator<Item = u64>) -> u32 {
+    let mut sum = 0;
+    for minute in minutes {
+        let rows = store.counted(FleetHistory::Seconds, minute).await.unwrap();
+        sum += rows.iter().filter(|(name, _)| name == b"row").flat_map(|(_, counts)| counts).sum::<u32>();
+    }
+    sum
+}
+
+#[tokio::test]
+async fn counts_of_a_refused_heartbeat_go_with_the_next() {
+    let redis = Redis::start();
+    let store = store(&redis.url(), &patient());
+    let beat = || async { store.heartbeat(1, Micros::from_secs(5)).answer().await };
+    let minute = |time: &str| time.parse::<u64>().unwrap() / 60;
+    let began = minute(&redis.cmd(&["TIME"]).array()[0].text());
+    beat().await.unwrap();
+    redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    store.count(vec![(b"row".to_vec(), vec![7])]);
+    assert!(beat().await.unwrap_err().is_certainly_not_applied());
+    store.count(vec![(b"row".to_vec(), vec![4])]);
+    redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    beat().await.unwrap();
+    beat().await.unwrap();
+    let until = minute(&redis.cmd(&["TIME"]).array()[0].text());
+    assert_eq!(sum_of(&store, began..=until).await, 11, "each once");
 }

@@ -4,9 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 
-use tidegate_core::Micros;
-use tidegate_store::Store as _;
-use tidegate_store_redis::{RedisConfig, RedisStore, Topology};
+use tidegate_store_redis::{RedisStore, Topology};
 use tidegate_testkit::Redis;
 
 use crate::subject::{Target, a_day, left, patient, spend, store};
@@ -109,38 +107,6 @@ fn a_store_that_is_dropped_hangs_up() {
     // The runtime must get a chance to end the task.
     runtime.block_on(async {
         crate::subject::eventually("the connection is closed", async || match connections(&redis) {
-            0 => Ok(()),
-            open => Err(open),
-        })
-        .await;
-    });
-}
-
-#[test]
-fn the_witness_of_a_store_that_is_dropped_hangs_up_too() {
-    let redis = Redis::start();
-    let runtime = runtime();
-    let config = RedisConfig::default().timeout(std::time::Duration::from_millis(20));
-    let store = store(&redis.url(), &config);
-    let target = Target::new("rule", "42", a_day(10));
-    runtime.block_on(async {
-        crate::subject::eventually("it decides", async || spend(&store, &target).await).await;
-        redis.pause();
-        let silent_for = || store.last_heard(0).witness.unwrap().silent_for;
-        let is_silent = async || (silent_for() > Micros::from_millis(100)).then_some(()).ok_or("not yet");
-        let silence = crate::subject::eventually("the witness hears nothing", is_silent);
-        // A server that is stopped may answer one more before it is. A late answer is waited for, for longer than the witness
-        // goes on asking.
-        let missed = async { while spend(&store, &target).await.is_ok() {} };
-        futures_util::future::join(missed, silence).await;
-        redis.resume();
-        let answers = async || store.last_heard(0).witness.unwrap().prompt.ok_or("not yet");
-        crate::subject::eventually("the witness hears it again", answers).await;
-        assert!(connections(&redis) > 1, "the witness has a connection of its own");
-    });
-    drop(store);
-    runtime.block_on(async {
-        crate::subject::eventually("all connections are closed", async || match connections(&redis) {
             0 => Ok(()),
             open => Err(open),
         })

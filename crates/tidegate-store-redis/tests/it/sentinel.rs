@@ -94,3 +94,24 @@ async fn a_service_that_no_sentinel_knows_is_said_so() {
     assert!(error.is_certainly_not_applied());
     assert!(format!("{error:?}").contains("No such master"), "{error:?}");
 }
+
+/// A planned failover leaves the old master alive, and it takes writes that are lost: the announcement must be heard.
+#[tokio::test]
+async fn failover_is_heard_though_one_sentinel_is_silent() {
+    for silent in 0..2 {
+        let group = SentinelGroup::start();
+        let store = store(&group.url(), &prompt());
+        spend(&store, &target()).await.unwrap();
+        let old = group.master().addr();
+        // A connection that was made and nothing else: its last command asked for the role.
+        let has_moved = || {
+            let others = group.nodes().iter().filter(|node| node.addr() != old);
+            let mut masters = others.filter(|node| node.info("role").as_deref() == Some("master"));
+            masters.any(|node| node.cmd(&["CLIENT", "LIST"]).text().contains(" cmd=role "))
+        };
+        group.sentinels()[silent].pause();
+        group.sentinels()[silent + 1].cmd(&["SENTINEL", "FAILOVER", group.service()]);
+        eventually("it moves by itself", async || if has_moved() { Ok(()) } else { Err(silent) }).await;
+        group.sentinels()[silent].resume();
+    }
+}

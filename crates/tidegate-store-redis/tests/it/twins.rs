@@ -1,5 +1,5 @@
-//! The Lua twins beside core, where the conformance suite does not go: limits whose numbers change while they are in use,
-//! windows from a millisecond to nine years, logs and leases too large to be read at once.
+//! The Lua twins beside core, where the conformance suite does not go: limits whose numbers change while they are in use (and
+//! with them from one sliding algorithm to the other), windows from a millisecond to nine years, logs and leases too large to be read at once.
 
 use std::num::NonZeroU64;
 
@@ -23,6 +23,8 @@ struct Twin {
 
 const KEY: &[u8] = b"key";
 const STEPS: u64 = 60;
+/// The kinds of `any_limit` whose limits may guard the same cell in turn.
+pub(crate) const SLIDING: [u64; 2] = [3, 4];
 
 impl Twin {
     fn generate(name: u64, random: &mut Random) -> Self {
@@ -30,8 +32,8 @@ impl Twin {
         let spans =
             [1_000, 1_000_000, 60_000_000, 1 << 32, (1 << 32) + 7, 1 << 40, (1 << 40) + 9, (1 << 48) + 11];
         let span = Micros::new(*random.pick(&spans));
-        let kind = random.below(6);
-        let limits = (0..3).map(|_| any_limit(kind, span, random)).collect();
+        let kinds: &[u64] = random.pick::<&[u64]>(&[&[0], &[1], &[2], &[3], &[4], &[5], &SLIDING]);
+        let limits = (0..3).map(|turn| any_limit(kinds[turn % kinds.len()], span, random)).collect();
         Twin { scope: Scope::new(&[b"twins", &name.to_be_bytes()]), limits, cell: Cell::Vacant }
     }
 
@@ -167,7 +169,7 @@ async fn act(
             let ask = |_| {
                 let hits = if many > 3 { Hits::ONE } else { hits };
                 let lease = (random.below(5) > 0).then(|| lease(random));
-                Touch { limit, ask: Ask { hits, lease }, stance: Stance::Enforced }
+                Touch { limit, ask: Ask { lease, ..Ask::hits(hits.get()) }, stance: Stance::Enforced }
             };
             let touches: Vec<Touch<'_>> = (0..many).map(ask).collect();
             decide(subject, twin, &touches, now).await

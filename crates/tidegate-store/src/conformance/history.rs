@@ -3,8 +3,8 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use tidegate_core::{
-    Ask, Charge, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Rate, RefusedHits,
-    Scope, SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch,
+    Ask, Charge, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Over, Rate,
+    RefusedHits, Scope, SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch,
 };
 
 use crate::contract::{CellCharge, CellKey, LeaseRef, Refund, Spend};
@@ -24,6 +24,9 @@ struct Planned {
     key: Vec<u8>,
     tag: Vec<u8>,
     limit: Limit,
+    /// The other sliding algorithm, which takes turns with a sliding limit: a changed number may change the algorithm, and the
+    /// cell keeps what was counted.
+    changed: Option<Limit>,
     stance: Stance,
 }
 
@@ -65,10 +68,14 @@ pub(super) struct AnyRequest {
     cells: Vec<usize>,
     hits: u64,
     pub(super) count: NonZeroU32,
+    /// What a cost above what is left does, in its first cell and in the others: rules may say so differently.
+    over: [Over; 2],
 }
 
 const CELLS: u64 = 4;
 const STEPS: u64 = 40;
+/// How many steps a limit stays as it is.
+const TURNS: usize = 5;
 
 impl History {
     pub(super) fn generate(seed: u64) -> Self {
@@ -121,7 +128,8 @@ impl History {
             _ => 1,
         };
         let count = u32::try_from(count).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
-        AnyRequest { cells, hits, count }
+        let over = [any_over(random), any_over(random)];
+        AnyRequest { cells, hits, count, over }
     }
 
     /// A cell of a concurrency limit if there is one, else any: releasing an unknown lease must be harmless.
@@ -131,48 +139,50 @@ impl History {
     }
 
     pub(super) fn spends(&self, requests: &[AnyRequest], turn: usize) -> Vec<Vec<Spend<'_>>> {
-        let of = |AnyRequest { cells, hits, count }: &AnyRequest| {
-            // Folded requests take no lease: each would need its own.
-            let lease = (count.get() == 1).then(|| lease_id(turn));
-            let ask = Ask { hits: Hits::new(*hits), lease };
-            cells.iter().map(|cell| self.spend(*cell, ask)).collect()
+        let of = |AnyRequest { cells, hits, count, over }: &AnyRequest| {
+            // Folded requests take no lease, because each would need its own; nor does a charge, because what it pays for is over.
+            let lease = (count.get() == 1 && !over.contains(&Over::Charge)).then(|| lease_id(turn));
+            let ask = |place: usize| Ask { hits: Hits::new(*hits), lease, over: over[place.min(1)] };
+            cells.iter().enumerate().map(|(place, cell)| self.spend(*cell, ask(place), turn)).collect()
         };
         requests.iter().map(of).collect()
     }
 
-    pub(super) fn spend(&self, cell: usize, ask: Ask) -> Spend<'_> {
-        let planned = &self.cells[cell];
-        Spend { cell: planned.key(), touch: Touch { limit: &planned.limit, ask, stance: planned.stance } }
+    fn spend(&self, cell: usize, ask: Ask, turn: usize) -> Spend<'_> {
+        let (cell, limit, stance) = (self.cells[cell].key(), self.limit(cell, turn), self.cells[cell].stance);
+        Spend { cell, touch: Touch { limit, ask, stance } }
     }
 
-    pub(super) fn refund(&self, cell: usize, hits: u64, age: Micros) -> Refund<'_> {
-        Refund {
-            cell: self.cells[cell].key(),
-            limit: &self.cells[cell].limit,
-            hits: Hits::new(hits),
-            age,
-            id: None,
-        }
+    pub(super) fn refund(&self, cell: usize, hits: u64, age: Micros, turn: usize) -> Refund<'_> {
+        let (cell, limit) = self.cell(cell, turn);
+        Refund { cell, limit, hits: Hits::new(hits), age, id: None }
     }
 
-    pub(super) fn charge(&self, cell: usize, charge: Charge) -> CellCharge<'_> {
-        CellCharge { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, charge }
+    pub(super) fn charge(&self, cell: usize, charge: Charge, turn: usize) -> CellCharge<'_> {
+        let (cell, limit) = self.cell(cell, turn);
+        CellCharge { cell, limit, charge }
     }
 
-    pub(super) fn cell(&self, cell: usize) -> (CellKey<'_>, &Limit) {
-        (self.cells[cell].key(), &self.cells[cell].limit)
+    pub(super) fn cell(&self, cell: usize, turn: usize) -> (CellKey<'_>, &Limit) {
+        (self.cells[cell].key(), self.limit(cell, turn))
     }
 
-    pub(super) fn cells(&self) -> impl Iterator<Item = (CellKey<'_>, &Limit)> {
-        self.cells.iter().map(|cell| (cell.key(), &cell.limit))
+    pub(super) fn cells(&self, turn: usize) -> impl Iterator<Item = (CellKey<'_>, &Limit)> {
+        (0..self.cells.len()).map(move |cell| self.cell(cell, turn))
+    }
+
+    /// The limit of a cell at a turn.
+    fn limit(&self, cell: usize, turn: usize) -> &Limit {
+        let Planned { limit, changed, .. } = &self.cells[cell];
+        changed.as_ref().filter(|_| turn / TURNS % 2 == 1).unwrap_or(limit)
     }
 
     pub(super) fn lease(&self, cell: usize, turn: usize) -> LeaseRef<'_> {
         LeaseRef { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, id: lease_id(turn) }
     }
 
-    pub(super) fn limits(&self) -> Vec<(&Limit, Stance)> {
-        self.cells.iter().map(|cell| (&cell.limit, cell.stance)).collect()
+    pub(super) fn limits(&self) -> Vec<(&Limit, Option<&Limit>, Stance)> {
+        self.cells.iter().map(|cell| (&cell.limit, cell.changed.as_ref(), cell.stance)).collect()
     }
 }
 
@@ -183,13 +193,14 @@ impl Planned {
             b"conformance",
             &seed.to_be_bytes(),
             &number.to_be_bytes(),
-            limit.algorithm().name().as_bytes(),
+            limit.algorithm().family().as_bytes(),
         ]);
         // Binary keys, some of which share a tag.
         let key = vec![0, b'{', 0xff, b'}', number as u8, seed as u8];
         let tag = if random.below(2) == 0 { key.clone() } else { b"together".to_vec() };
         let stance = if random.below(5) == 0 { Stance::Advisory } else { Stance::Enforced };
-        Planned { scope, key, tag, limit, stance }
+        let changed = if random.below(3) == 0 { None } else { the_other_sliding(&limit, random) };
+        Planned { scope, key, tag, limit, changed, stance }
     }
 
     fn key(&self) -> CellKey<'_> {
@@ -221,12 +232,33 @@ fn any_limit(scale: u64, start: Timestamp, random: &mut Random) -> Limit {
     }
 }
 
+/// A limit of the other sliding algorithm on the same cell.
+fn the_other_sliding(limit: &Limit, random: &mut Random) -> Option<Limit> {
+    let quota = *random.pick(&[1, 7, 20, 200]);
+    Some(match limit {
+        Limit::SlidingWindow(window) => {
+            let refused = *random.pick(&[RefusedHits::Forget, RefusedHits::Forget, RefusedHits::Count]);
+            let min_interval = Micros::new(random.below(2) * window.window().get() / 30);
+            let log = SlidingLog::new(quota, window.window(), min_interval, refused);
+            Limit::SlidingLog(log.expect("a fine log"))
+        }
+        Limit::SlidingLog(log) => {
+            Limit::SlidingWindow(SlidingWindow::new(quota, log.window()).expect("a fine window"))
+        }
+        _ => return None,
+    })
+}
+
 /// Hits charged late, mostly of age zero and without overdraft.
 fn any_charge(random: &mut Random, scale: u64) -> Charge {
     let age = if random.below(2) == 0 { 0 } else { random.below(scale * 2) };
     let overdraft = if random.below(2) == 0 { 0 } else { random.below(60) };
     let hits = random.below(30);
     Charge { hits: Hits::new(hits), age: Micros::new(age), overdraft: Hits::new(overdraft) }
+}
+
+fn any_over(random: &mut Random) -> Over {
+    *random.pick(&[Over::Refuse, Over::Refuse, Over::Refuse, Over::Cap, Over::Debt, Over::Charge])
 }
 
 fn small_bucket(rate: Rate) -> TokenBucket {

@@ -22,16 +22,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hash128, SipHasher13};
 use smallvec::SmallVec;
-use tidegate_core::{Cell, Limit, Micros, Outcome, Timestamp, append_part, decide_fold, decide_request};
+use tidegate_core::{
+    Cell, Limit, Micros, Outcome, Over, Timestamp, append_part, decide_fold, decide_request,
+};
 
 use crate::clock::{Clock, SystemClock};
 use crate::contract::{
     BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, RefundId, Reply, Request, Spend, Stamped, Store,
 };
+use crate::error::StoreError;
 use crate::outcomes::Outcomes;
 use crate::record::Record;
 pub use costs::memory_bytes;
-use records::Records;
+use records::{Full, Records};
 use shard::{Moment, Shard};
 use table::{Place, Sweep, Tag, Victims};
 
@@ -87,8 +90,8 @@ pub struct MemoryStats {
     pub evicted_spent: u64,
     /// Records held.
     pub records: usize,
-    /// Records evicted early, at the bound.
-    pub evicted_records: u64,
+    /// Records refused, at the bound.
+    pub refused_records: u64,
 }
 
 /// Cells in this process's memory.
@@ -172,7 +175,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn stats(&self) -> MemoryStats {
         let fixed = self.shards.len() * size_of::<Padded>();
         let mut stats = MemoryStats { bytes: fixed, ..MemoryStats::default() };
-        (stats.records, stats.evicted_records) = self.records.lock().stats();
+        (stats.records, stats.refused_records) = self.records.lock().stats();
         for shard in &self.shards {
             let shard = shard.0.lock();
             stats.cells += shard.cells();
@@ -190,11 +193,13 @@ impl<C: Clock> MemoryStore<C> {
         let (shard, tag) = self.locate(&spend.cell);
         let mut shard = self.shards[shard].0.lock();
         // Read under the lock, so that a race between threads never makes a cell's time go back.
-        let now = self.moment();
+        let (now, before) = (self.moment(), shard.heap_bytes);
         if spend.touch.limit.is_counter() {
-            return (shard.decide_counter(tag, spend.touch, now, self.cells_per_shard), now.time);
+            let outcome = shard.decide_counter(tag, spend.touch, now, self.cells_per_shard);
+            // Less if it was a log before.
+            self.heap.follow(before, shard.heap_bytes);
+            return (outcome, now.time);
         }
-        let before = shard.heap_bytes;
         let outcome = shard.decide_other(tag, spend.touch, now, self.cells_per_shard);
         self.heap.follow(before, shard.heap_bytes);
         drop(shard);
@@ -248,13 +253,17 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Whether `cell` already had refund `id`; marks it as having had it.
-    fn has_had(&self, cell: &CellKey<'_>, id: RefundId) -> bool {
-        let mut name = Vec::new();
-        for part in [&b"refund"[..], &id.to_bytes(), cell.scope.as_bytes(), cell.key] {
-            append_part(&mut name, part);
+    fn has_had(&self, cell: &CellKey<'_>, id: RefundId) -> Result<bool, Full> {
+        let record = Record { name: &refund_name(cell, id), value: b"" };
+        Ok(self.records.lock().put(record, self.clock.now(), RefundId::KNOWN_FOR)?.is_some())
+    }
+
+    /// Undoes the mark of a refund that was not applied.
+    fn has_not_had(&self, refund: &Refund<'_>) {
+        if let Some(id) = refund.id {
+            let record = Record { name: &refund_name(&refund.cell, id), value: b"" };
+            self.records.lock().replace(record, None, self.clock.now(), RefundId::KNOWN_FOR);
         }
-        let record = Record { name: &name, value: b"" };
-        self.records.lock().put(record, self.clock.now(), RefundId::KNOWN_FOR).is_some()
     }
 
     /// Changes one cell outside a request.
@@ -350,7 +359,9 @@ impl<C: Clock> MemoryStore<C> {
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         // Most batches are one request on one cell.
-        if let [Request { spends: [spend], count: NonZeroU32::MIN }] = batch {
+        if let [Request { spends: [spend], count: NonZeroU32::MIN }] = batch
+            && spend.touch.over() == Over::Refuse
+        {
             let (outcome, at) = self.decide_one(spend);
             let (outcomes, folds) = (Outcomes::from(outcome), Vec::new());
             return Reply::Now(Ok(BatchOutcomes { outcomes, folds, decided_at: Some(at) }));
@@ -360,7 +371,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         for request in batch {
             let at = match request.spends {
                 [] => continue,
-                [spend] if !request.is_fold() => {
+                [spend] if !request.is_fold() && spend.touch.over() == Over::Refuse => {
                     let (outcome, at) = self.decide_one(spend);
                     told.outcomes.push(outcome);
                     at
@@ -374,8 +385,18 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
-        let is_new = |refund: &&Refund<'_>| refund.id.is_none_or(|id| !self.has_had(&refund.cell, id));
-        let new: SmallVec<[&Refund<'_>; 4]> = refunds.iter().filter(is_new).collect();
+        let mut new: SmallVec<[&Refund<'_>; 4]> = SmallVec::new();
+        for refund in refunds {
+            match refund.id.map_or(Ok(false), |id| self.has_had(&refund.cell, id)) {
+                Ok(true) => {}
+                Ok(false) => new.push(refund),
+                // Those before it are given back when it is tried again: they are not marked for nothing.
+                Err(Full) => {
+                    new.into_iter().for_each(|refund| self.has_not_had(refund));
+                    return Reply::Now(Err(no_room()));
+                }
+            }
+        }
         let changes = new.iter().map(|refund| (refund.cell, refund.limit, (refund.hits, refund.age)));
         Reply::Now(Ok(self.with_cells(changes, |limit, cell, now, (hits, age)| {
             limit.refund(cell, now, hits, age);
@@ -409,7 +430,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn put_record<'a>(&'a self, record: Record<'a>, ttl: Micros) -> Reply<'a, Option<Vec<u8>>> {
-        Reply::Now(Ok(self.records.lock().put(record, self.clock.now(), ttl)))
+        Reply::Now(self.records.lock().put(record, self.clock.now(), ttl).map_err(|Full| no_room()))
     }
 
     fn replace_record<'a>(
@@ -420,6 +441,18 @@ impl<C: Clock> Store for MemoryStore<C> {
     ) -> Reply<'a, bool> {
         Reply::Now(Ok(self.records.lock().replace(record, to, self.clock.now(), ttl)))
     }
+}
+
+fn refund_name(cell: &CellKey<'_>, id: RefundId) -> Vec<u8> {
+    let mut name = Vec::new();
+    for part in [&b"refund"[..], &id.to_bytes(), cell.scope.as_bytes(), cell.key] {
+        append_part(&mut name, part);
+    }
+    name
+}
+
+fn no_room() -> StoreError {
+    StoreError::NoRoom { endpoint: "memory".to_owned() }
 }
 
 /// Locked shards, each once, in ascending order.

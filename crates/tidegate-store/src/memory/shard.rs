@@ -51,13 +51,17 @@ impl Shard {
         most_cells: usize,
     ) -> Outcome {
         let place = self.counters.find(tag);
+        if place.is_none() && matches!(touch.limit, Limit::SlidingWindow(_)) && self.logs.find(tag).is_some()
+        {
+            return self.decide_other(tag, touch, now, most_cells);
+        }
         let bits = place.map(|place| *self.counters.cell(place));
         let (outcome, bits) = touch.limit.decide_counter(bits, now.time, touch.ask.hits);
         self.keep_counter(tag, place, bits, outcome, now, most_cells);
         outcome
     }
 
-    /// Decides a single touch of a log or of leases.
+    /// Decides a single touch of a log or of leases, or of a counter that was a log.
     pub(super) fn decide_other(
         &mut self,
         tag: Tag,
@@ -80,8 +84,32 @@ impl Shard {
         }
     }
 
-    /// The cell's location and its state, moved out of the shard if it owns memory. [`Shard::put`] must follow.
+    /// The cell's location and its state, moved out of the shard if it owns memory or is in the table of the other sliding
+    /// algorithm. [`Shard::put`] must follow.
     pub(super) fn take(&mut self, tag: Tag, limit: &Limit) -> (Option<Place>, Cell) {
+        match self.take_own(tag, limit) {
+            (None, _) => (None, self.take_from_the_other(tag, limit)),
+            found => found,
+        }
+    }
+
+    /// What the other sliding algorithm left, which a cell of this limit goes on from.
+    fn take_from_the_other(&mut self, tag: Tag, limit: &Limit) -> Cell {
+        match limit {
+            Limit::SlidingLog(_) => self
+                .counters
+                .find(tag)
+                .map_or(Cell::Vacant, |place| Cell::Counter(self.counters.remove(place))),
+            Limit::SlidingWindow(_) => self.logs.find(tag).map_or(Cell::Vacant, |place| {
+                let log = self.logs.remove(place);
+                self.heap_bytes -= log.heap_bytes();
+                Cell::Log(log)
+            }),
+            _ => Cell::Vacant,
+        }
+    }
+
+    fn take_own(&mut self, tag: Tag, limit: &Limit) -> (Option<Place>, Cell) {
         match limit.algorithm() {
             Algorithm::SlidingLog => {
                 let place = self.logs.find(tag);
@@ -157,6 +185,7 @@ impl Shard {
 
     /// Removes a cell: its full quota is back.
     pub(super) fn forget(&mut self, tag: Tag, limit: &Limit) {
+        self.take_from_the_other(tag, limit);
         match limit.algorithm() {
             Algorithm::SlidingLog => {
                 if let Some(place) = self.logs.find(tag) {

@@ -1,6 +1,6 @@
 use tidegate_core::{
     Ask, Concurrency, FixedWindow, LeaseId, Limit, Micros, Outcome, Rate, RefusedHits, Scope, SlidingLog,
-    Stance, Timestamp, TokenBucket, Touch,
+    SlidingWindow, Stance, Timestamp, TokenBucket, Touch,
 };
 use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
 
@@ -18,7 +18,7 @@ fn ask(store: &MemoryStore<ManualClock>, limit: &Limit, key: u64) -> Outcome {
 }
 
 fn ask_for(store: &MemoryStore<ManualClock>, limit: &Limit, key: u64, hits: u64) -> Outcome {
-    let scope = Scope::new(&[limit.algorithm().name().as_bytes()]);
+    let scope = Scope::new(&[limit.algorithm().family().as_bytes()]);
     let key = key.to_be_bytes();
     let lease = Some(LeaseId(std::num::NonZeroU64::MIN));
     let touch = Touch { limit, ask: Ask { lease, ..Ask::hits(hits) }, stance: Stance::Enforced };
@@ -258,4 +258,18 @@ fn a_clock_that_leaps_by_decades_neither_frees_a_caller_nor_keeps_idle_cells() {
         }
         assert!(store.stats().dropped_idle - before >= 5_000, "{year} years after 1970");
     }
+}
+
+#[test]
+fn a_log_that_becomes_a_counter_frees_its_memory() {
+    // Room for four logs of sixty hits.
+    let store = store(1_000, 1_024);
+    let (few, hour) = (hour_log(100), Micros::from_secs(3_600));
+    let many = Limit::SlidingWindow(SlidingWindow::new(200, hour).expect("a fine window"));
+    for key in 0..50 {
+        assert_eq!(ask_for(&store, &few, key, 60).remaining, 40);
+        assert_eq!(ask(&store, &many, key).remaining, 139);
+    }
+    let stats = store.stats();
+    assert_eq!((stats.cells, stats.evicted_in_use, stats.evicted_spent), (50, 0, 0));
 }

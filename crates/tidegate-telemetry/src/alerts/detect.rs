@@ -163,6 +163,12 @@ impl Detector {
                 let summary = format!("{} refuses the newest rules, and the old ones keep running", one.node);
                 found.push(Finding::new(Kind::ReloadFailed, one.node.clone(), summary));
             }
+            // A store that does not answer is its own alert.
+            if one.publish_failed && one.stores_down.is_empty() {
+                let summary =
+                    format!("the newest rules and bans of {} do not reach the other nodes", one.node);
+                found.push(Finding::new(Kind::PublishFailed, one.node.clone(), summary));
+            }
             for (listener, end) in &one.certificates {
                 let days = end.saturating_sub(now_s) / 86_400;
                 if days < limits.certificate_days {

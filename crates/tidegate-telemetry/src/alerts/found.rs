@@ -66,7 +66,11 @@ impl Found {
             Kind::StoreMemory | Kind::StoreEvicts => self.holdings_unknown,
             // Without a request, or an answer, nothing shows it, while the store is unchanged.
             Kind::Fallback | Kind::StoreSlow => of_another || self.without_store.contains(subject),
-            Kind::Overload | Kind::SpentEvicted | Kind::ReloadFailed | Kind::CertificateEnds => of_another,
+            Kind::Overload
+            | Kind::SpentEvicted
+            | Kind::ReloadFailed
+            | Kind::PublishFailed
+            | Kind::CertificateEnds => of_another,
             Kind::KeyCardinality | Kind::SpreadCaller => self.unjudged != Unjudged::Nothing,
             Kind::TrafficSpike
             | Kind::TrafficDrop
@@ -131,6 +135,7 @@ mod tests {
             "store_slow b",
             "spent_evicted b",
             "reload_failed b",
+            "publish_failed b",
             "version_skew a",
             "version_skew b",
             "certificate_ends b/http",

@@ -19,6 +19,7 @@ pub enum Kind {
     KeyCardinality,
     SpentEvicted,
     ReloadFailed,
+    PublishFailed,
     VersionSkew,
     CertificateEnds,
     TrafficSpike,
@@ -31,7 +32,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 19] = [
         Kind::StoreDown,
         Kind::BreakerOpen,
         Kind::Fallback,
@@ -42,6 +43,7 @@ impl Kind {
         Kind::KeyCardinality,
         Kind::SpentEvicted,
         Kind::ReloadFailed,
+        Kind::PublishFailed,
         Kind::VersionSkew,
         Kind::CertificateEnds,
         Kind::TrafficSpike,
@@ -66,6 +68,7 @@ impl Kind {
             Kind::KeyCardinality => "key_cardinality",
             Kind::SpentEvicted => "spent_evicted",
             Kind::ReloadFailed => "reload_failed",
+            Kind::PublishFailed => "publish_failed",
             Kind::VersionSkew => "version_skew",
             Kind::CertificateEnds => "certificate_ends",
             Kind::TrafficSpike => "traffic_spike",
@@ -94,7 +97,7 @@ impl Kind {
             // The consequences of an outage are reported at once, in one body.
             Kind::StoreDown | Kind::BreakerOpen | Kind::Fallback => 2,
             Kind::StoreEvicts | Kind::CertificateEnds => 2,
-            Kind::ReloadFailed => 5,
+            Kind::ReloadFailed | Kind::PublishFailed => 5,
             Kind::Overload | Kind::StoreSlow | Kind::StoreMemory | Kind::SpentEvicted => 30,
             // Nodes differ during a rolling update.
             Kind::VersionSkew => 300,
@@ -107,7 +110,7 @@ impl Kind {
     pub(super) fn next(self) -> (&'static str, &'static str) {
         match self {
             Kind::StoreDown | Kind::BreakerOpen => (
-                "is Redis up, and reachable from these nodes? rules decide by on_store_failure meanwhile",
+                "is Redis up, reachable from these nodes, and does it take writes (store_call_failures_total, for example no_replicas)? rules decide by on_store_failure meanwhile",
                 "/cluster",
             ),
             Kind::Fallback => {
@@ -125,6 +128,9 @@ impl Kind {
             Kind::SpentEvicted => ("raise limits.max_cells or limits.max_log_bytes", "/cluster"),
             Kind::ReloadFailed => {
                 ("the log names file, line and a way out; so does `tidegate validate`", "/rules")
+            }
+            Kind::PublishFailed => {
+                ("what Redis refuses, as the node's log says: its memory, its rights, its sizes", "/cluster")
             }
             Kind::VersionSkew => ("which node lags, and why it refuses what others took", "/cluster"),
             Kind::CertificateEnds => {

@@ -46,6 +46,8 @@ pub struct Signals {
     pub evicted_spent: u64,
     /// Whether the newest rules were refused.
     pub reload_failed: bool,
+    /// Whether its newest rules and overrides could not be published to the other nodes.
+    pub publish_failed: bool,
     /// A digest of its rules; empty from releases without one.
     pub rules: String,
     /// The version of its rules, if they come from a database; otherwise 0.
@@ -102,6 +104,7 @@ impl Signals {
             store_keys: count("tidegate_store_keys", &[]),
             evicted_spent: count("tidegate_cell_evictions", &[("reason", "spent")]),
             reload_failed: scrape.get("tidegate_config_last_reload_success") == Some(0.0),
+            publish_failed: false,
             rules: config.and_then(|config| config.label("digest")).unwrap_or_default().to_owned(),
             version: 0,
             certificates: ends
@@ -133,6 +136,8 @@ pub fn rule_counts(scrape: &Scrape) -> Vec<RuleCounts> {
         let value = sample.value as u64;
         counts.total += value;
         match label("result") {
+            // A store that is too busy has its own alert, and says nothing about the rule.
+            "refused" if label("source").starts_with("overload_") => {}
             "refused" | "key_missing_refused" => counts.refused += value,
             "shadow_refused" => counts.shadow_refused += value,
             _ => {}

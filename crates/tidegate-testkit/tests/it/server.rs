@@ -10,8 +10,9 @@ use tidegate_testkit::{TidegateServer, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Prints what the binary promises to print, a little later for each line, and obeys its signals.
-const STAND_IN: &str = r#"#!/bin/sh
+/// Prints what the binary promises to print, a little later for each line, and obeys its signals. A shell cannot trap a signal
+/// that was ignored when it started, as SIGHUP is under `nohup`: so `env` first restores the defaults.
+const STAND_IN: &str = r#"#!/usr/bin/env -S --default-signal=HUP,TERM sh
 trap 'echo drained >&2; exit 0' TERM
 trap 'echo reloaded >&2' HUP
 echo "started with $*" >&2

@@ -73,3 +73,32 @@ fn an_unknown_domain_is_an_error() {
     let limiter = in_memory(RULES).unwrap();
     assert!(Ask::new("apj").check_blocking(&limiter).is_err());
 }
+
+#[test]
+fn a_check_that_is_not_kept_gives_its_lease_back() {
+    let rules =
+        "{ domain: d, rules: [{ name: r, limits: [{ algorithm: concurrency, limit: 1, ttl: 1h }] }] }";
+    let limiter = in_memory(rules).unwrap();
+    let one = Ask::new("d");
+    for _ in 0..3 {
+        assert!(one.check_blocking(&limiter).unwrap().allowed);
+    }
+    let held = one.check_blocking(&limiter).unwrap().into_lease().unwrap();
+    assert!(!one.check_blocking(&limiter).unwrap().allowed);
+    let token = held.leak();
+    assert!(!one.check_blocking(&limiter).unwrap().allowed);
+    tidegate::block_on(limiter.release(&token)).unwrap();
+    assert!(one.check_blocking(&limiter).unwrap().allowed);
+}
+
+#[test]
+fn a_decision_names_the_rules_that_skipped_it() {
+    let rules = "{ domain: d, rules: [{ name: per-user, key: [user], limits: [1/h] }, { name: all, limits: [9/h] }] }";
+    let limiter = in_memory(rules).unwrap();
+    let skipped = |ask: Ask<'_>| {
+        let decision = ask.check_blocking(&limiter).unwrap();
+        decision.skipped().map(|rule| rule.name().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(skipped(Ask::new("d").with("usr", "ann")), ["per-user"]);
+    assert_eq!(skipped(Ask::new("d").with("user", "ann")), [""; 0]);
+}

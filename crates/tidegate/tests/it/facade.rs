@@ -104,7 +104,7 @@ fn an_observer_of_ones_own_hears_of_every_decision() {
     let rules = Rules::new("api").rule(rules::Rule::new("r").limit(TokenBucket::per_hour(1).burst(1)));
     let limiter = Setup::new(&rules).observer(diary.clone()).in_memory().unwrap();
     for _ in 0..2 {
-        Ask::new("api").check_blocking(&limiter).unwrap();
+        drop(Ask::new("api").check_blocking(&limiter).unwrap());
     }
     assert_eq!(*diary.0.lock().unwrap(), ["r allowed store", "r refused store"]);
 }
@@ -125,7 +125,7 @@ fn an_observer_that_is_shared_can_be_asked_what_it_heard() {
     let rules = Rules::new("api").rule(rules::Rule::new("r").limit(TokenBucket::per_hour(1).burst(1)));
     let limiter = Setup::new(&rules).observer(refusals.clone()).in_memory().unwrap();
     for _ in 0..3 {
-        Ask::new("api").check_blocking(&limiter).unwrap();
+        drop(Ask::new("api").check_blocking(&limiter).unwrap());
     }
     assert_eq!(refusals.0.load(Ordering::Relaxed), 2);
 }
@@ -260,4 +260,23 @@ async fn with_tracing_a_fallback_is_seen() {
     };
     let text = tokio::time::timeout(Duration::from_secs(60), seen).await.expect("it is logged");
     assert!(text.contains("WARN") && text.matches("decided without").count() <= 2, "{text}");
+}
+
+#[test]
+fn a_mistyped_attribute_is_warned_of_once_per_rule() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let rules = "{ domain: mistyped, rules: [{ name: per-user, key: [user], limits: [1/h] }] }";
+    let limiter = tidegate::in_memory(rules).unwrap();
+    for _ in 0..3 {
+        assert!(Ask::new("mistyped").with("usr", "ann").check_blocking(&limiter).unwrap().allowed);
+    }
+    let meant = "{ domain: meant, rules: [{ name: per-user, key: [user], limits: [1/h] }] }";
+    let limiter = tidegate::in_memory(meant).unwrap();
+    assert!(Ask::new("meant").without("user").check_blocking(&limiter).unwrap().allowed);
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.matches("did not count a request without `user`").count(), 1, "{text}");
+    assert!(text.contains("WARN") && text.contains("its attributes: `usr`"), "{text}");
 }

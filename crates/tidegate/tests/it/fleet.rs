@@ -50,7 +50,10 @@ async fn middleware_on_one_node_holds_a_place_that_another_sees() {
         let answers = service_fn(|_: Request<Empty<Bytes>>| async {
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
         });
-        let layer = RateLimitLayer::new(node.clone(), "api").unwrap().extract(|_| Attributes::new());
+        let layer = RateLimitLayer::builder(node.clone(), "api")
+            .extract([""; 0], |_| Attributes::new())
+            .build()
+            .unwrap();
         layer.layer(answers).oneshot(Request::new(Empty::new()))
     };
     let eventually = |node: Arc<Limiter>, status| async move {
@@ -77,11 +80,12 @@ async fn middleware_gives_back_what_failed_where_another_node_sees_it() {
     let fails = service_fn(|_: Request<Empty<Bytes>>| async {
         Ok::<_, Infallible>(Response::builder().status(503).body(Empty::<Bytes>::new()).unwrap())
     });
-    let layer = RateLimitLayer::new(nodes[0].clone(), "api").unwrap().cost(|_| Hits::new(40)).extract(|_| {
+    let layer = RateLimitLayer::builder(nodes[0].clone(), "api").extract(["user"], |_| {
         let mut ann = Attributes::new();
         ann.push("user", &b"ann"[..]);
         ann
     });
+    let layer = layer.build().unwrap().cost(|_| Hits::new(40));
     let kept = layer.clone().layer(fails).oneshot(Request::new(Empty::new())).await.unwrap();
     assert_eq!(kept.status(), StatusCode::SERVICE_UNAVAILABLE);
     let left = async || {

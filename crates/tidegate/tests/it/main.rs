@@ -8,4 +8,5 @@ mod examples;
 mod facade;
 mod fleet;
 mod ownership;
+mod readme;
 mod spends;

@@ -233,10 +233,10 @@ async fn a_check_that_nobody_waits_for_spends_once_or_not_at_all() {
         }
         asked.abort();
         if let Ok(decision) = asked.await
-            && let Some(lease) = &decision.lease
+            && let Some(lease) = decision.into_lease()
         {
             answered += 1;
-            limiter.release(lease).await.unwrap();
+            lease.release().await.unwrap();
         }
         if left().await.remaining() == Some(0) {
             break;

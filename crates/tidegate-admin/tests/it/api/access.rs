@@ -108,9 +108,18 @@ fn who_shows_what_has_ended_is_refused_and_locks_nobody_out() {
     let now = SystemClock::new().now();
     let before = Timestamp::from_micros(now.as_micros() - 1_000_000);
     let session = node.secret(TokenKind::Session, Role::Admin, Some(before));
-    let (token, cookie) = (node.token(Role::Admin, true), format!("tidegate_session={session}"));
+    let token = node.token(Role::Admin, true);
+    let cookie = format!("tidegate_session_{}={session}", node.address.port());
+    let made = node.ask("POST", "/tokens", &json!({ "name": "gone", "role": "viewer" })).json();
+    let revoked = made["token"].as_str().unwrap();
+    let id = made["id"].as_str().unwrap();
+    assert_eq!(node.ask("DELETE", &format!("/tokens/{id}"), &Value::Null).status, 204);
+    node.configure(&["was-in-the-file-once"]);
+    node.configure(&[]);
     for _ in 0..15 {
-        assert_eq!(node.ask_as(&token, "GET", "/rules", &[], &Value::Null).status, 401);
+        for ended in [&*token, revoked, "was-in-the-file-once"] {
+            assert_eq!(node.ask_as(ended, "GET", "/rules", &[], &Value::Null).status, 401);
+        }
         assert_eq!(bare(&node, "GET", "/admin/v1/rules", &[("cookie", &cookie)]).status, 401);
     }
     assert_eq!(node.ask("GET", "/rules", &Value::Null).status, 200);
@@ -170,4 +179,34 @@ fn a_token_is_shown_once_and_ends_when_it_is_revoked() {
     assert_eq!(node.ask("DELETE", &format!("/tokens/{id}"), &Value::Null).status, 204);
     assert_eq!(node.ask_as(&token, "GET", "/rules", &[], &Value::Null).status, 401);
     assert_eq!(node.ask_as(CONFIGURED, "DELETE", &format!("/tokens/{id}"), &[], &Value::Null).status, 404);
+}
+
+#[test]
+fn sign_ins_failures_and_sign_outs_are_audited() {
+    let node = Node::start();
+    let token = node.token(Role::Editor, false);
+    let log_in = |token: &str| {
+        http::post_json(node.address, "/admin/v1/session", &json!({ "token": token }).to_string())
+    };
+    assert_eq!(log_in("wrong").status, 401);
+    let session = log_in(&token);
+    let cookie = session.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let csrf = session.json()["csrf"].as_str().unwrap().to_owned();
+    let headers = [("cookie", &*cookie), ("x-csrf-token", &*csrf)];
+    assert_eq!(bare(&node, "DELETE", "/admin/v1/session", &headers).status, 204);
+    let audit = node.get("/audit");
+    let entries = audit["entries"].as_array().unwrap();
+    let written: Vec<[&str; 3]> = entries
+        .iter()
+        .map(|entry| ["actor", "action", "target"].map(|field| entry[field].as_str().unwrap()))
+        .filter(|[_, action, _]| action.starts_with("log"))
+        .collect();
+    let editor = Role::Editor.name();
+    let expected =
+        [[editor, "logout", editor], [editor, "login", editor], ["unknown", "login.failed", "127.0.0.1"]];
+    assert_eq!(written, expected);
+    // What can be filtered by is what is written.
+    for entry in entries {
+        assert!(audit["actions"].as_array().unwrap().contains(&entry["action"]), "{entry}");
+    }
 }

@@ -1,10 +1,11 @@
 //! Names that are markup, bodies that are too large, and listeners that read nothing.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate_rulestore::Role;
 use tidegate_testkit::http;
 
 use super::document::operations;
@@ -39,12 +40,16 @@ fn markup_in_names_and_keys_stays_json_that_no_browser_takes_for_a_page() {
 fn a_mistake_names_its_field_and_no_type_of_ours() {
     let node = Node::start();
     let ban = |domain: &str, rule: &str| json!({ "domain": domain, "rule": rule, "when": { "user": "1" }, "action": "ban" });
+    let mut large = ban("api", "per-user");
+    large["action"] = json!("limits");
+    large["limits"] = json!(vec!["1000000000/hour"; 1_000]);
     for (method, path, body, field) in [
         ("GET", "/audit?limit=many", Value::Null, "limit"),
         ("GET", "/stats?range=1h", Value::Null, "range"),
         ("POST", "/keys/overrides", ban("nowhere", "per-user"), "domain"),
         ("POST", "/keys/overrides", ban("api", "nothing"), "rule"),
         ("POST", "/keys/overrides", json!([]), ""),
+        ("POST", "/keys/overrides", large, ""),
         ("POST", "/keys/overrides", json!({ "domain": 7 }), "domain"),
     ] {
         let answer = node.ask(method, path, &body);
@@ -59,7 +64,7 @@ fn answer_while_sending(node: &Node, (method, path): (&str, &str), body: &[u8]) 
     let mut stream = TcpStream::connect(node.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CONFIGURED}\r\nif-match: \"1\"\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {CONFIGURED}\r\nif-match: \"1\"\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
@@ -109,8 +114,9 @@ fn a_path_cannot_leave_the_api() {
 fn listen(node: &Node) -> TcpStream {
     let mut stream = TcpStream::connect(node.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let head =
-        format!("GET /admin/v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CONFIGURED}\r\n\r\n");
+    let head = format!(
+        "GET /admin/v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {CONFIGURED}\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).unwrap();
     stream
 }
@@ -177,4 +183,97 @@ fn a_reason_is_a_few_lines_of_text() {
     let reset = json!({ "domain": "api", "attributes": { "user": "1" }, "reason": "\u{0}" });
     assert_eq!(node.ask("POST", "/keys/reset", &reset).status, 422);
     assert_eq!(node.get("/keys/overrides")["total"], 1);
+}
+
+/// A connection from an address of this machine that other tests do not use.
+fn connect_from(address: [u8; 4], node: &Node) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
+    socket.connect(&node.address.into()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    socket.into()
+}
+
+/// The first line of the answer to `request`.
+fn first_line(mut stream: TcpStream, request: &str) -> String {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn unfinished_bodies_shut_nobody_out() {
+    const ASK: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let node = Node::start();
+    let unfinished: Vec<TcpStream> = (0..200)
+        .map(|_| {
+            let mut stream = connect_from([127, 0, 0, 2], &node);
+            let head = "POST /admin/v1/session HTTP/1.1\r\nhost: localhost\r\n\
+                        content-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+            // Beyond its share, the address's own connections make room.
+            let _ = stream.write_all(head.as_bytes());
+            stream
+        })
+        .collect();
+    for address in [[127, 0, 0, 1], [127, 0, 0, 2], [127, 0, 0, 3]] {
+        let line = first_line(connect_from(address, &node), ASK);
+        assert!(line.starts_with("HTTP/1.1 200"), "{address:?}: {line}");
+    }
+    drop(unfinished);
+}
+
+#[test]
+fn an_event_stream_outlasts_idle_connections_of_strangers() {
+    let node = Node::start();
+    let mut reader = BufReader::new(listen(&node));
+    let mut until = |wanted: &str| {
+        let mut line = String::new();
+        while !line.contains(wanted) {
+            line.clear();
+            assert!(reader.read_line(&mut line).unwrap() > 0, "closed before {wanted}");
+        }
+    };
+    until("event: hello");
+    let strangers: Vec<TcpStream> =
+        (0..300).map(|n| connect_from([127, 0, 1, u8::try_from(n % 250 + 1).unwrap()], &node)).collect();
+    assert_eq!(node.publish(1, "domain: api\nrules: [{ name: a, limits: [1/s] }]\n").status, 200);
+    until("event: version");
+    drop(strangers);
+}
+
+#[test]
+fn unfinished_uploads_of_one_caller_are_bounded_before_they_are_read() {
+    let node = Node::start();
+    let token = node.token(Role::Viewer, false);
+    let begin = |token: &str| {
+        let mut stream = TcpStream::connect(node.address).unwrap();
+        let head = format!(
+            "POST /admin/v1/replay/log HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{{",
+            31 << 20
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let mut uploads: Vec<TcpStream> = (0..30).map(|_| begin(&token)).collect();
+    // All but the one that came first are refused, at once: the one that was taken is given up after 30 s.
+    let answer_of_any = |uploads: &mut Vec<TcpStream>| {
+        let found = uploads.iter_mut().enumerate().find_map(|(at, stream)| {
+            stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            let mut answer = [0; 1024];
+            let read = stream.read(&mut answer).ok()?;
+            Some((at, String::from_utf8_lossy(&answer[..read]).into_owned()))
+        });
+        found.map(|(at, answer)| (uploads.remove(at), answer).1)
+    };
+    for _ in 1..30 {
+        let answer = tidegate_testkit::poll(Duration::from_secs(20), || answer_of_any(&mut uploads));
+        let answer = answer.expect("29 of 30 are refused");
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too-many-uploads"), "{answer}");
+    }
+    // Another caller is not locked out.
+    let large = format!("domain: api\nrules: [{{ name: a, limits: [1/s] }}]\n#{}\n", "x".repeat(1 << 20));
+    assert_eq!(node.publish(1, &large).status, 200);
+    drop(uploads);
 }

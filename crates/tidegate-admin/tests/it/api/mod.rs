@@ -9,4 +9,6 @@ mod hostile;
 mod keys;
 mod outage;
 mod rules;
+mod sessions;
+mod stalls;
 mod world;

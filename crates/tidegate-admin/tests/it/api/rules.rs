@@ -67,6 +67,9 @@ fn a_mistake_is_shown_with_its_place_and_nothing_is_published() {
     let documents = json!({ "documents": [{ "domain": "api", "text": wrong }] });
     let dry = node.ask("POST", "/rules/validate", &documents).json();
     assert_eq!((&dry["valid"], &dry["diagnostics"][0]["line"]), (&json!(false), &json!(7)));
+    let empty = node.ask("POST", "/rules/validate", &json!({}));
+    assert_eq!(empty.status, 422);
+    assert!(empty.text().contains("expected `documents`"), "it names the fields: {}", empty.text());
 }
 
 #[test]
@@ -136,4 +139,35 @@ fn rules_from_files_are_read_only_here_and_say_where_to_edit() {
     let ban = json!({ "domain": "api", "when": { "user": "1" }, "action": "ban", "reason": "abuse" });
     assert_eq!(node.ask("POST", "/keys/overrides", &ban).status, 201);
     assert_eq!((node.passing("1", 1), node.passing("2", 1)), (0, 1));
+}
+
+/// The documents after `minute` became the limit of `per-user`, as a question to validate them.
+fn with_limit(minute: &str) -> Value {
+    json!({ "documents": [{ "domain": "api", "text": RULES.replace("3/minute", minute) }] })
+}
+
+#[test]
+fn counters_that_would_start_empty_are_said_before_publishing_and_after() {
+    let node = Node::start();
+    let said = json!({
+        "severity": "warning", "file": "api", "line": 5, "column": 1,
+        "message": "counters of `per-user` start empty: sliding_log 3/1m becomes sliding_window 200/1h",
+        "hint": "to keep them, change only the number",
+    });
+    let dry = node.ask("POST", "/rules/validate", &with_limit("200/minute")).json();
+    assert_eq!(dry["diagnostics"], json!([]), "another number, and with it another algorithm");
+    let dry = node.ask("POST", "/rules/validate", &with_limit("200/hour")).json();
+    assert_eq!((&dry["valid"], &dry["diagnostics"]), (&json!(true), &json!([said])));
+    let answer = node.publish(1, &RULES.replace("3/minute", "200/hour")).json();
+    assert_eq!(answer["warnings"], json!([said]));
+}
+
+#[test]
+fn a_number_published_as_the_hint_says_keeps_what_was_counted() {
+    let node = Node::start();
+    assert_eq!(node.passing("1", 3), 3);
+    let kept = "{ algorithm: sliding_log, limit: 200, window: 1m }";
+    assert_eq!(node.ask("POST", "/rules/validate", &with_limit(kept)).json()["diagnostics"], json!([]));
+    assert_eq!(node.publish(1, &RULES.replace("3/minute", kept)).json()["warnings"], json!([]));
+    assert_eq!(node.passing("1", 300), 197);
 }

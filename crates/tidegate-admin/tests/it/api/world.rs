@@ -2,18 +2,22 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_access::SecretDigest;
+use tidegate_access::{SecretDigest, TokenSource};
 use tidegate_admin::{
     Admin, Alone, ConfiguredToken, Control, ControlConfig, DecisionLog, DecisionLogConfig, Exposition,
     Metrics, RuleSource, StoreUsage,
 };
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig};
 use tidegate_rules::{Format, RuleSet, Source, Timestamp};
-use tidegate_rulestore::{Actor, Document, DocumentSet, NewToken, Publication, Role, RuleStore, TokenKind};
+use tidegate_rulestore::{
+    Actor, Document, DocumentSet, Grant, NewToken, Origin, Publication, Role, RuleStore, TokenKind,
+};
 use tidegate_store::{Clock as _, MemoryConfig, MemoryStore, SystemClock};
 use tidegate_testkit::http::{self, Response};
 use tokio::runtime::Runtime;
@@ -39,10 +43,12 @@ pub(crate) struct Node {
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) store: RuleStore,
     metrics: Arc<Metrics>,
+    tokens: Arc<TokenSource>,
+    longest_turn: Arc<AtomicU64>,
     runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Node {
@@ -88,6 +94,9 @@ impl Node {
         };
         let cells = Arc::new(MemoryStore::new(MemoryConfig::new().max_cells(100_000).max_log_bytes(1 << 20)));
         let limiter = Arc::new(Limiter::new(LimiterConfig::new(rules, cells, metrics.clone())));
+        std::fs::write(dir.path().join("tokens"), "").unwrap();
+        let tokens = Arc::new(TokenSource::load(Vec::new(), Some(dir.path().join("tokens"))).unwrap());
+        let own_tokens = tokens.clone();
         let config = |store| ControlConfig {
             limiter: limiter.clone(),
             metrics: metrics.clone(),
@@ -100,7 +109,7 @@ impl Node {
                 role: Role::Admin,
                 digest: SecretDigest::of(CONFIGURED.as_bytes()),
             }],
-            admin_tokens: None,
+            admin_tokens: Some(own_tokens),
             environment: "test".into(),
             node: "node-1".into(),
             layout: "1".into(),
@@ -120,8 +129,11 @@ impl Node {
         if files {
             control.take_files(vec![(Source::new("rules.yaml", RULES), Format::Native)]).unwrap();
         }
+        let longest_turn = Arc::new(AtomicU64::new(0));
+        let turns = longest_turn.clone();
         let thread = std::thread::spawn(move || {
             control_thread.block_on(async {
+                tokio::spawn(watch_turns(turns));
                 control.start().await;
                 ready.send(()).unwrap();
                 let maintaining = tokio::spawn(control.clone().maintain());
@@ -136,11 +148,19 @@ impl Node {
             limiter,
             store,
             metrics: own_metrics,
+            tokens,
+            longest_turn,
             runtime,
             stop: Some(stop),
             thread: Some(thread),
-            _dir: dir,
+            dir,
         }
+    }
+
+    /// Replaces the tokens of `tokens_file`.
+    pub(crate) fn configure(&self, tokens: &[&str]) {
+        std::fs::write(self.dir.path().join("tokens"), tokens.join("\n")).unwrap();
+        self.tokens.reload().unwrap();
     }
 
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
@@ -156,8 +176,19 @@ impl Node {
 
     pub(crate) fn secret(&self, kind: TokenKind, role: Role, expires: Option<Timestamp>) -> String {
         let (now, by) = (SystemClock::new().now(), Actor { name: "test".into(), role: Role::Admin });
-        let token = NewToken { kind, name: role.name().into(), role, expires };
-        self.block_on(self.store.create_token(&token, &by, now)).unwrap().1.reveal().to_owned()
+        let (name, long) = (role.name().to_owned(), Duration::from_secs(86_400));
+        let from = Grant { origin: Origin::Operator, session: None, name, role, until: expires };
+        let made = self.block_on(async {
+            match kind {
+                TokenKind::Token => {
+                    let token = NewToken { name: role.name().into(), role, expires };
+                    self.store.create_token(&token, &by, now).await.map(Some)
+                }
+                TokenKind::Session => self.store.open_session(&from, "127.0.0.1", long, now).await,
+                TokenKind::LogIn => self.store.make_link(&from, long, now).await,
+            }
+        });
+        made.unwrap().unwrap().1.reveal().to_owned()
     }
 
     /// Asks as the configured admin.
@@ -196,6 +227,11 @@ impl Node {
         self.ask_as(CONFIGURED, "PUT", "/rules", &[("if-match", &format!("\"{on}\""))], &body)
     }
 
+    /// The most CPU time that the control plane's thread used between two looks at its timers, since the last call.
+    pub(crate) fn longest_turn(&self) -> Duration {
+        Duration::from_nanos(self.longest_turn.swap(0, Ordering::Relaxed))
+    }
+
     /// Decides one request of a user.
     pub(crate) fn check(&self, user: &str) -> Decision {
         let entries = [("user", user.as_bytes())];
@@ -207,6 +243,21 @@ impl Node {
     /// How many of these requests of a user pass.
     pub(crate) fn passing(&self, user: &str, requests: usize) -> usize {
         (0..requests).filter(|_| self.check(user).allowed).count()
+    }
+}
+
+/// CPU time, so that a busy machine does not count.
+async fn watch_turns(longest: Arc<AtomicU64>) {
+    let used = || {
+        let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        schedstat.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let mut before = used();
+    loop {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let now = used();
+        longest.fetch_max(now - before, Ordering::Relaxed);
+        before = now;
     }
 }
 

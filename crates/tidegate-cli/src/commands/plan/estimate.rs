@@ -74,7 +74,7 @@ pub(super) struct Estimate {
 impl Estimate {
     pub(super) fn new(rules: &RuleSet, inputs: &Inputs) -> Self {
         let counters: Vec<Counter> =
-            rules.rules().flat_map(|rule| counters_of(rule, inputs).into_iter()).collect();
+            in_use(rules).flat_map(|rule| counters_of(rule, inputs).into_iter()).collect();
         let total = |bytes: fn(&Counter) -> u64| {
             counters
                 .iter()
@@ -123,6 +123,11 @@ fn nodes_for(cores: f64, cpu_use: u8) -> u64 {
     ((cores * 100.0 / f64::from(cpu_use)).ceil() as u64).max(1)
 }
 
+/// The rules that count. A disabled one has no counters.
+fn in_use(rules: &RuleSet) -> impl Iterator<Item = &Rule> {
+    rules.rules().filter(|rule| rule.is_enabled())
+}
+
 /// The counters of one key. Limits of several tiers that differ only in their number share one.
 fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
     let is_shared = rule.coordination() != Coordination::Local;
@@ -156,7 +161,7 @@ fn worst_request(rules: &RuleSet, inputs: &Inputs) -> (u64, f64) {
         let mut places: HashSet<&[String]> = HashSet::new();
         let mut decisions_us = 0.0;
         let exact = |rule: &&Rule| rule.domain() == domain && rule.coordination() == Coordination::Exact;
-        for rule in rules.rules().filter(exact) {
+        for rule in in_use(rules).filter(exact) {
             let mut scopes: HashMap<&[u8], &Limit> = HashMap::new();
             scopes.extend(rule.limits().map(|limit| (limit.scope.as_bytes(), &limit.limit)));
             decisions_us += scopes.values().map(|limit| costs::decision_us(limit)).sum::<f64>();
@@ -175,7 +180,7 @@ fn worst_request(rules: &RuleSet, inputs: &Inputs) -> (u64, f64) {
 /// node reports a key once per interval, and never more often than it is requested.
 fn reports(rules: &RuleSet, inputs: &Inputs) -> (f64, f64) {
     let (mut per_s, mut cores) = (0.0, 0.0);
-    for rule in rules.rules() {
+    for rule in in_use(rules) {
         let Coordination::Approximate { sync_every } = rule.coordination() else { continue };
         let often = inputs.keys_of(rule) as f64 * 1e6 / sync_every.get().max(1) as f64;
         for counter in counters_of(rule, inputs) {

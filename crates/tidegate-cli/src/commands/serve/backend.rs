@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_admin::{Metrics, StoreUsage};
 use tidegate_core::Micros;
-use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioRuntime};
+use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioRuntime, prober_thread};
 #[cfg(test)]
 use tidegate_store::Clock;
 use tidegate_store::{MemoryConfig, MemoryStore, Store};
@@ -131,6 +131,7 @@ impl Backend {
     pub(super) fn remote(&self, settings: &StoreSettings) -> Option<RemoteConfig> {
         let Backend::Redis(..) = self else { return None };
         let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
+        remote.prober = prober_thread();
         if let Some(timeout) = settings.timeout {
             remote.timeout = timeout.into();
         }

@@ -1,20 +1,18 @@
 //! The control plane of this node: where its rules are stored, who may change them, and the connection to the other nodes.
 //!
-//! A node whose database is unavailable, or whose data directory is not writable, serves anyway: with the rules of the other
-//! nodes, or those that it was given.
+//! A node whose database server is unavailable, or that has no database yet and cannot make one, serves anyway: with the rules
+//! of the other nodes, or those that it was given.
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_access::TokenSource;
 use tidegate_admin::{Alone, Control, ControlConfig, Fleet, Metrics, RuleSource};
-use tidegate_core::Micros;
 use tidegate_limiter::Limiter;
 use tidegate_rules::{RuleSet, Source, Timestamp};
-use tidegate_rulestore::{
-    Actor, DatabaseUrl, DocumentSet, Error, NewToken, Publication, Role, RuleStore, TokenKind,
-};
+use tidegate_rulestore::{Actor, DatabaseUrl, DocumentSet, Error, Grant, Kind, Publication, Role, RuleStore};
 use tidegate_store::{Clock, SystemClock};
 use tidegate_store_redis::KEY_LAYOUT;
 
@@ -26,37 +24,36 @@ use crate::rules::{LoadedRules, STARTER};
 use crate::settings::{DatabaseChoice, Settings, StoreUrl};
 
 /// How long a log-in link works.
-const LINK_LASTS: Micros = Micros::from_secs(600);
+const LINK_LASTS: Duration = Duration::from_secs(600);
 
-/// Opens the configured database; `None` if this node has none, or cannot open the default one.
+/// Opens the configured database; `None` if this node has none, or there is none in the default place and it cannot be made.
+///
+/// A file that is there, and cannot be used, stops the node: starting with other rules than those in it, and without its
+/// bans, would be worse. A server may come back, so the node starts and follows the others until then.
 pub(super) async fn open(settings: &Settings) -> Result<Option<RuleStore>, Failure> {
     let (url, asked_for) = match &settings.control.database {
         DatabaseChoice::None => return Ok(None),
         DatabaseChoice::At(url) => (url.clone(), true),
         DatabaseChoice::Embedded => (DatabaseUrl::embedded(&settings.control.data), false),
     };
-    let opened = RuleStore::open(&url);
-    let store = match (opened, asked_for) {
-        (Ok(store), _) => store,
-        (Err(error), true) => return Err(cannot_use(&url, &error)),
-        (Err(error), false) => return Ok(without(&url, &error)),
+    let store = match RuleStore::open(&url) {
+        Ok(store) => store,
+        Err(error) if !asked_for && url.is_absent() => return Ok(without(&url, &error)),
+        Err(error) => return Err(cannot_use(&url, &error)),
     };
     match store.migrate().await {
         Ok(()) => {}
-        Err(error @ Error::NewerSchema { .. }) => {
-            return Err(cannot_use(&url, &error).hint(
-                "start the newer release, or name another database; with `admin.database: none` this release follows \
-                 the nodes that share its Redis",
-            ));
+        Err(error) if !asked_for && url.is_absent() && !matches!(error, Error::Damaged { .. }) => {
+            return Ok(without(&url, &error));
         }
-        // Starting with other rules than those in the database would be worse than not starting.
-        Err(error @ Error::Damaged { .. }) => {
-            let hint = "restore it from a backup, or move it away to begin with the starter rules";
-            return Err(cannot_use(&url, &error).hint(hint));
+        Err(error @ Error::Unavailable { .. }) if url.kind() == Kind::Postgres => {
+            tracing::warn!(database = %url, "{}; rules and keys cannot be changed until it does", with_cause(&error));
+            return Ok(Some(store));
         }
-        // A database server may come back; a file that is not writable stays so.
-        Err(error) if !asked_for => return Ok(without(&url, &error)),
-        Err(_) => return Ok(Some(store)),
+        Err(error) => return Err(cannot_use(&url, &error)),
+    }
+    if store.is_open_to_others() {
+        tracing::warn!(database = %url, "its file belongs to another user and may be read by others than its owner");
     }
     if settings.control.source == RuleSource::Database {
         fill(&store).await.map_err(|error| cannot_use(&url, &error))?;
@@ -65,7 +62,21 @@ pub(super) async fn open(settings: &Settings) -> Result<Option<RuleStore>, Failu
 }
 
 fn cannot_use(url: &DatabaseUrl, error: &Error) -> Failure {
-    Failure::new(format!("cannot use the database {url}: {}", with_cause(error)))
+    let failure = Failure::new(format!("cannot use the database {url}: {}", with_cause(error)));
+    match error {
+        Error::NewerSchema { .. } => failure.hint(
+            "start the newer release, or name another database; with `admin.database: none` this release follows the \
+             nodes that share its Redis",
+        ),
+        Error::Damaged { .. } => {
+            failure.hint("restore it from a backup, or move it away to begin with the starter rules")
+        }
+        Error::Unusable { .. } => failure.hint(
+            "end the program that holds it, or let this user read and write it; `admin.database: none` starts without \
+             its rules, bans and tokens",
+        ),
+        _ => failure,
+    }
 }
 
 fn without(url: &DatabaseUrl, error: &Error) -> Option<RuleStore> {
@@ -152,7 +163,7 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
     })
 }
 
-/// Prints one log-in link, if there is no token yet and the listener is on loopback.
+/// Prints one log-in link, if nobody has logged in yet and the listener is on loopback.
 pub(super) async fn announce_link(
     database: &RuleStore,
     settings: &Settings,
@@ -162,9 +173,9 @@ pub(super) async fn announce_link(
     let scheme = if settings.tls.admin.is_some() { "https" } else { "http" };
     let server = format!("{scheme}://{admin}");
     let now = SystemClock::new().now();
-    let unclaimed = settings.admin_tokens.is_empty() && database.is_unclaimed(now).await.unwrap_or(false);
+    let unclaimed = settings.admin_tokens.is_empty() && database.is_unclaimed().await.unwrap_or(false);
     let told = match unclaimed && admin.ip().is_loopback() {
-        true => log_in_link(database, &server, Role::Admin, now).await.map(|link| {
+        true => log_in_link(database, &server, now).await.map(|link| {
             format!("\nDashboard, for the first log-in (works once, for 10 minutes):\n\n  {link}\n\n")
         }),
         false => Ok(format!("\nDashboard: {server}/\nLog-in link: tidegate login\n")),
@@ -175,21 +186,10 @@ pub(super) async fn announce_link(
     }
 }
 
-/// Makes a log-in link to `server`, such as `http://127.0.0.1:8082`. The code is in the fragment after `#`: browsers do not
-/// send that, so no log or proxy sees it.
-pub(crate) async fn log_in_link(
-    database: &RuleStore,
-    server: &str,
-    role: Role,
-    now: Timestamp,
-) -> Result<String, Error> {
-    let link = NewToken {
-        kind: TokenKind::LogIn,
-        name: "log-in link".to_owned(),
-        role,
-        expires: Some(Timestamp::from_micros(now.as_micros() + LINK_LASTS.get())),
-    };
-    let by = Actor { name: "tidegate".to_owned(), role: Role::Admin };
-    let (_, code) = database.create_token(&link, &by, now).await?;
+/// Makes a log-in link to `server`, such as `http://127.0.0.1:8082`, in place of the last one. The code is in the fragment
+/// after `#`: browsers do not send that, so no log or proxy sees it.
+pub(crate) async fn log_in_link(database: &RuleStore, server: &str, now: Timestamp) -> Result<String, Error> {
+    let made = database.make_link(&Grant::of_operator("log-in link"), LINK_LASTS, now).await?;
+    let (_, code) = made.expect("what comes from nothing is always made");
     Ok(format!("{server}/#/login?code={}", code.reveal()))
 }

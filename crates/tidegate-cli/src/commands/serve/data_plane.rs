@@ -241,7 +241,8 @@ fn service_settings(settings: &Settings) -> ServiceSettings {
         RlsHeaders::XRateLimit => Some(headers::HeaderSet::XRatelimit),
         RlsHeaders::Ietf => Some(headers::HeaderSet::Ietf),
     };
-    ServiceSettings { headers: headers.collect(), rls_headers, limits }
+    let closed_status = settings.store.closed_status;
+    ServiceSettings { headers: headers.collect(), rls_headers, closed_status, limits }
 }
 
 fn runtime_settings(settings: &Settings) -> Result<runtime::Settings, Failure> {

@@ -10,6 +10,7 @@ mod control_plane;
 mod data_plane;
 mod decisions;
 mod exposition;
+mod fleet_seal;
 mod jwks;
 mod log_observer;
 mod open_files;
@@ -40,7 +41,7 @@ use crate::failure::Failure;
 use crate::reload::Watch;
 use crate::repeats::Repeats;
 use crate::rules::LoadedRules;
-use crate::settings::{Settings, shows_a_password};
+use crate::settings::{Settings, StoreSettings, shows_a_password};
 use crate::unread::Surfaces;
 use crate::{clock, logging};
 use backend::Backend;
@@ -48,6 +49,7 @@ use busy::BusyRatio;
 use control_plane::ControlParts;
 pub(crate) use control_plane::log_in_link;
 use data_plane::Running;
+use fleet_seal::Seal;
 use log_observer::LogObserver;
 use outgoing::Outgoing;
 use redis_fleet::RedisFleet;
@@ -120,7 +122,9 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     metrics.began_with(&limiter.snapshot());
     let busy = Arc::new(BusyRatio::default());
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone()));
+    let seal = settings.store.fleet_secret.as_ref().map(|secret| Seal::new(secret.bytes()));
+    warn_of_open_redis(&settings.store);
+    let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone(), seal));
     let admin_tokens = settings.admin_tokens.load("admin.tokens")?;
     let parts = ControlParts {
         limiter: &limiter,
@@ -234,6 +238,16 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says that whoever can write to a Redis elsewhere controls this fleet.
+fn warn_of_open_redis(store: &StoreSettings) {
+    if store.fleet_secret.is_none() && store.url.is_beyond_loopback() {
+        tracing::warn!(
+            "`store.fleet_secret` is not set: whoever can write to the Redis of this fleet can replace its rules and bans; \
+             give all nodes the same secret, those with the database first"
+        );
+    }
+}
+
 /// Opens the admin listener, if enabled.
 fn bind_admin(
     settings: &Settings,
@@ -245,7 +259,14 @@ fn bind_admin(
         .map_err(|error| data_plane::cannot_bind("admin", error.address, &error.source))?;
     let tls = reloads.load("admin", settings.tls.admin.as_ref(), Offers::Http1)?;
     reloads.tokens.extend(tokens.clone());
-    Ok(Some(admin.with_tls(tls).with_tokens(tokens)))
+    if tls.is_none() && !address.ip().is_loopback() {
+        tracing::warn!(
+            %address,
+            "the admin listener is in the clear beyond this machine: tokens and sessions can be read on the way; set \
+             `tls.admin`, or listen on 127.0.0.1 behind a proxy with TLS"
+        );
+    }
+    Ok(Some(admin.with_tls(tls).with_tokens(tokens).with_hosts(settings.control.hosts.clone())))
 }
 
 /// Lets requests in flight finish.

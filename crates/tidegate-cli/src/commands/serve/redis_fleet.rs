@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_admin::{
@@ -11,21 +12,29 @@ use tidegate_admin::{
 };
 use tidegate_store::{Clock, StoreError};
 use tidegate_store_redis::{
-    Answered, FleetHistory, FleetQuestion as StoreQuestion, LONGEST_ANSWER, LimiterNote, Published,
-    PublishedRevision, RedisStore,
+    Answered, FleetHistory, FleetQuestion as StoreQuestion, LONGEST_ANSWER, LimiterNote, Over, Published,
+    PublishedRevision, Publishing, RedisStore,
 };
 use tokio::sync::watch;
+
+use super::fleet_seal::{Purpose, SIGNATURE_BYTES, Seal};
 
 /// How long after its end a minute or an hour may still be added to, because the nodes' clocks differ.
 const SETTLED_S: u64 = 10;
 /// The most minutes and hours cached.
 const MOST_PAST: u64 = 30;
 // The store must accept every answer that a node may give.
-const _: () = assert!(MOST_ANSWER_BYTES == LONGEST_ANSWER);
+const _: () = assert!(MOST_ANSWER_BYTES + SIGNATURE_BYTES <= LONGEST_ANSWER);
 
 pub(super) struct RedisFleet {
     store: Arc<RedisStore>,
     clock: Arc<dyn Clock>,
+    /// Signs and checks what nodes tell each other; `None` if no secret is configured.
+    seal: Option<Seal>,
+    /// The highest serial that this node has published or accepted: nothing older is accepted.
+    latest: AtomicU64,
+    /// The last heartbeat's revision, and why it cannot be trusted, if so.
+    found: Mutex<(PublishedRevision, Option<String>)>,
     /// Minutes and hours that are complete.
     past: Mutex<HashMap<(Resolution, u64), HistoryChunk>>,
     heard: watch::Sender<Heard>,
@@ -33,20 +42,35 @@ pub(super) struct RedisFleet {
 }
 
 impl RedisFleet {
-    pub(super) fn new(store: Arc<RedisStore>, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub(super) fn new(store: Arc<RedisStore>, clock: Arc<dyn Clock>, seal: Option<Seal>) -> Arc<Self> {
         let (heard, questions) = (watch::Sender::new(Heard::default()), watch::Sender::new(Vec::new()));
-        Arc::new(RedisFleet { store, clock, past: Mutex::default(), heard, questions })
+        let (latest, found, past) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
+        Arc::new(RedisFleet { store, clock, seal, latest, found, past, heard, questions })
     }
 
     /// Passes on what heartbeats return, until dropped.
     pub(super) async fn listen(self: Arc<Self>) {
         let (mut revisions, mut questions) = (self.store.published_revision(), self.store.questions());
+        // The highest serial of a heartbeat so far. Not `latest`: a heartbeat may be older than what was published since.
+        let mut newest = 0;
         loop {
-            let PublishedRevision { lineage, revision, mark } = revisions.borrow_and_update().clone();
-            self.heard.send_replace(Heard { lineage, revision, mark });
+            let revision = revisions.borrow_and_update().clone();
+            let distrust = self.distrust_of(&revision, newest).map(|error| error.to_string());
+            let heard = match distrust {
+                None => {
+                    newest = newest.max(revision.serial);
+                    self.latest.fetch_max(newest, Ordering::Relaxed);
+                    let PublishedRevision { lineage, revision, mark, .. } = revision.clone();
+                    Heard { lineage, revision, mark }
+                }
+                Some(_) => Heard::default(),
+            };
+            *self.found.lock().unwrap_or_else(PoisonError::into_inner) = (revision, distrust);
+            self.heard.send_replace(heard);
             let asked: Vec<FleetQuestion> = questions
                 .borrow_and_update()
                 .iter()
+                .filter(|asked| self.has_signed(Purpose::Question { id: asked.id }, &asked.text))
                 .map(|question| FleetQuestion { id: question.id, text: question.text.clone() })
                 .collect();
             self.questions.send_replace(asked);
@@ -62,6 +86,116 @@ impl RedisFleet {
 }
 
 impl RedisFleet {
+    /// Whether this may be acted upon. Without a secret everything may.
+    fn has_signed(&self, purpose: Purpose<'_>, object: &[u8]) -> bool {
+        self.seal.as_ref().is_none_or(|seal| seal.has_signed(purpose, object))
+    }
+
+    fn signed(&self, purpose: Purpose<'_>, object: Vec<u8>) -> Vec<u8> {
+        match &self.seal {
+            Some(seal) => seal.sign(purpose, object),
+            None => object,
+        }
+    }
+
+    /// Why a heartbeat's revision cannot be trusted; `None` if it can, or nothing is published.
+    fn distrust_of(&self, found: &PublishedRevision, newest: u64) -> Option<FleetError> {
+        let seal = self.seal.as_ref()?;
+        if found.lineage.is_empty() && found.revision == 0 {
+            return None;
+        }
+        if !seal.is_valid(Purpose::Revision, &[&named(found)], found.seal.as_bytes()) {
+            return Some(FleetError::Unsigned { what: "the published set" });
+        }
+        (found.serial < newest).then_some(FleetError::Outdated)
+    }
+
+    /// A set or changes with this serial can be accepted if nothing later was.
+    fn accept(&self, serial: u64) -> Result<(), FleetError> {
+        if self.seal.is_some() && self.latest.fetch_max(serial, Ordering::Relaxed) > serial {
+            return Err(FleetError::Outdated);
+        }
+        Ok(())
+    }
+
+    /// The serial of the next publication: the time, and always more than any that a node has accepted. 0 if nothing is
+    /// signed.
+    async fn next_serial(&self) -> u64 {
+        if self.seal.is_none() {
+            return 0;
+        }
+        // Redis may have lost what was published, and this node may be new: then the others know.
+        let notes = self.known_nodes().await.unwrap_or_default();
+        let known = notes.iter().map(|note| note.serial).max().unwrap_or_default();
+        let known = known.max(self.latest.load(Ordering::Relaxed));
+        self.clock.now().as_micros().max(known.saturating_add(1))
+    }
+
+    fn sealed(&self, heard: Heard, serial: u64) -> PublishedRevision {
+        let Heard { lineage, revision, mark } = heard;
+        let mut sealed =
+            PublishedRevision { lineage, revision, mark, serial, ..PublishedRevision::default() };
+        if let Some(seal) = &self.seal {
+            sealed.seal = seal.signature(Purpose::Revision, &[&named(&sealed)]);
+        }
+        sealed
+    }
+
+    /// What is in Redis and not this fleet's, if this node may replace it: it is said to be of the same database, or the
+    /// fleet's own set was there before, as this node or another knows. Otherwise the fleet may be about to get its secret,
+    /// and this node is the first.
+    async fn intruder(&self, lineage: &str) -> Option<PublishedRevision> {
+        let (found, distrust) = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        distrust?;
+        if found.lineage == lineage || self.latest.load(Ordering::Relaxed) > 0 {
+            return Some(found);
+        }
+        let notes = self.known_nodes().await.unwrap_or_default();
+        let knows = |note: &NodeNote| note.serial > 0 && note.lineage == lineage;
+        notes.iter().any(knows).then_some(found)
+    }
+
+    fn read_changes(&self, bytes: &[u8]) -> Result<Option<ChangesSince>, FleetError> {
+        // An earlier release writes only a set.
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if !self.has_signed(Purpose::Changes, bytes) {
+            return Err(FleetError::Unsigned { what: "the published list of changes" });
+        }
+        serde_json::from_slice(bytes).map(Some).map_err(no_json)
+    }
+
+    fn changes_bytes(&self, changes: &ChangesSince) -> Result<Vec<u8>, FleetError> {
+        Ok(self.signed(Purpose::Changes, serde_json::to_vec(changes).map_err(no_json)?))
+    }
+
+    async fn publish_over(&self, set: PublishedSet, over: Over<'_>) -> Result<(), FleetError> {
+        let serial = self.next_serial().await;
+        let set = PublishedSet { serial, ..set };
+        let revision = self.sealed(set.heard(), serial);
+        let changes = self.changes_bytes(&ChangesSince::none(&set))?;
+        let seal = self.seal.clone();
+        let written = at_low_priority(move || {
+            let set = serde_json::to_vec(&set).map_err(no_json)?;
+            let set = match seal {
+                Some(seal) => seal.sign(Purpose::Set, set),
+                None => set,
+            };
+            Ok(Published { set, changes, format: WHOLE_SET })
+        });
+        let published = written.await?;
+        let refused = match self.store.publish(&revision, &published, over).await.map_err(failed)? {
+            Publishing::Stored => {
+                self.latest.fetch_max(serial, Ordering::Relaxed);
+                return Ok(());
+            }
+            Publishing::OtherDatabase => "nodes with another database publish to this Redis",
+            Publishing::Behind => "another node has published meanwhile",
+        };
+        Err(FleetError::Refused(refused.to_owned()))
+    }
+
     async fn chunk(&self, of: Resolution, number: u64) -> Result<HistoryChunk, FleetError> {
         if let Some(known) = self.past.lock().unwrap_or_else(PoisonError::into_inner).get(&(of, number)) {
             return Ok(known.clone());
@@ -87,18 +221,20 @@ impl RedisFleet {
 impl Fleet for RedisFleet {
     fn publish(&self, set: PublishedSet, set_back: bool) -> NoteFuture<'_, ()> {
         Box::pin(async move {
-            let revision = revision_of(set.heard());
-            let written = at_low_priority(move || {
-                let changes = serde_json::to_vec(&ChangesSince::none(&set)).map_err(no_json)?;
-                Ok(Published { set: serde_json::to_vec(&set).map_err(no_json)?, changes, format: WHOLE_SET })
-            });
-            let published = written.await?;
-            match self.store.publish(&revision, &published, set_back).await.map_err(failed)? {
-                true => Ok(()),
-                false => {
-                    Err(FleetError::Refused("nodes with another database publish to this Redis".to_owned()))
-                }
-            }
+            let intruder = self.intruder(&set.lineage).await;
+            let over = match (&intruder, set_back) {
+                (Some(intruder), _) => Over::This(intruder),
+                (None, true) => Over::Restored,
+                (None, false) => Over::Older,
+            };
+            self.publish_over(set, over).await
+        })
+    }
+
+    fn take_over(&self, set: PublishedSet) -> NoteFuture<'_, ()> {
+        Box::pin(async move {
+            let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+            self.publish_over(set, Over::This(&found)).await
         })
     }
 
@@ -108,10 +244,15 @@ impl Fleet for RedisFleet {
         changes: &'a ChangesSince,
     ) -> NoteFuture<'a, bool> {
         Box::pin(async move {
-            let [known, bytes] = [known, changes].map(serde_json::to_vec);
-            let (known, bytes) = (known.map_err(no_json)?, bytes.map_err(no_json)?);
-            let (revision, told) = (revision_of(changes.heard()), (&bytes[..], CHANGES_BESIDE));
-            self.store.publish_changes(&revision, &known, told).await.map_err(failed)
+            let serial = self.next_serial().await;
+            let changes = ChangesSince { serial, ..changes.clone() };
+            let (known, bytes) = (self.changes_bytes(known)?, self.changes_bytes(&changes)?);
+            let (revision, told) = (self.sealed(changes.heard(), serial), (&bytes[..], CHANGES_BESIDE));
+            let taken = self.store.publish_changes(&revision, &known, told).await.map_err(failed)?;
+            if taken {
+                self.latest.fetch_max(serial, Ordering::Relaxed);
+            }
+            Ok(taken)
         })
     }
 
@@ -119,7 +260,9 @@ impl Fleet for RedisFleet {
         Box::pin(async {
             let (changes, format) = self.store.published_changes().await.map_err(failed)?;
             readable(format)?;
-            read_changes(&changes)
+            let changes = self.read_changes(&changes)?;
+            changes.iter().try_for_each(|changes| self.accept(changes.serial))?;
+            Ok(changes)
         })
     }
 
@@ -131,15 +274,22 @@ impl Fleet for RedisFleet {
         Box::pin(async {
             let Some(published) = self.store.published().await.map_err(failed)? else { return Ok(None) };
             readable(published.format)?;
+            let changes = self.read_changes(&published.changes)?;
+            let seal = self.seal.clone();
             // It may be large, and requests are decided on the same core.
             let read = at_low_priority(move || {
+                if seal.is_some_and(|seal| !seal.has_signed(Purpose::Set, &published.set)) {
+                    return Err(FleetError::Unsigned { what: "the published set" });
+                }
                 let set: PublishedSet = serde_json::from_slice(&published.set).map_err(no_json)?;
-                Ok(Some(match read_changes(&published.changes)? {
+                Ok(match changes {
                     Some(changes) => changes.apply(set),
                     None => set,
-                }))
+                })
             });
-            read.await
+            let set = read.await?;
+            self.accept(set.serial)?;
+            Ok(Some(set))
         })
     }
 
@@ -148,14 +298,20 @@ impl Fleet for RedisFleet {
             let notes = self.store.notes().await.map_err(failed)?;
             let read = |told: LimiterNote| {
                 let (id, last_seen_ms) = (format!("{:016x}", told.member), told.age_us / 1_000);
-                NodeNote { id, last_seen_ms, lost: told.lost, ..NodeNote::read(&told.note) }
+                let note = NodeNote::read(&told.note);
+                let note = match self.has_signed(Purpose::Note, &told.note) {
+                    true => note,
+                    false => note.unsigned(),
+                };
+                NodeNote { id, last_seen_ms, lost: told.lost, ..note }
             };
             Ok(without_replaced(notes.into_iter().map(read).collect()))
         })
     }
 
     fn announce(&self, note: &NodeNote) {
-        self.store.announce(serde_json::to_vec(note).unwrap_or_default());
+        let note = NodeNote { serial: self.latest.load(Ordering::Relaxed), ..note.clone() };
+        self.store.announce(self.signed(Purpose::Note, serde_json::to_vec(&note).unwrap_or_default()));
     }
 
     fn count(&self, rows: Vec<HistoryRow>) {
@@ -174,7 +330,8 @@ impl Fleet for RedisFleet {
 
     fn ask<'a>(&'a self, question: &'a FleetQuestion) -> NoteFuture<'a, ()> {
         Box::pin(async move {
-            let question = StoreQuestion { id: question.id, text: question.text.clone() };
+            let text = self.signed(Purpose::Question { id: question.id }, question.text.clone());
+            let question = StoreQuestion { id: question.id, text };
             match self.store.put_question(&question).await.map_err(failed)? {
                 true => Ok(()),
                 false => Err(FleetError::Refused("too much is asked of them at once".to_owned())),
@@ -188,7 +345,8 @@ impl Fleet for RedisFleet {
 
     fn answer<'a>(&'a self, id: u64, from: &'a str, answer: &'a [u8]) -> NoteFuture<'a, ()> {
         Box::pin(async move {
-            match self.store.answer_question(id, from.as_bytes(), answer).await.map_err(failed)? {
+            let signed = self.signed(Purpose::Answer { id, from }, answer.to_vec());
+            match self.store.answer_question(id, from.as_bytes(), &signed).await.map_err(failed)? {
                 Answered::Kept | Answered::NotOpen => Ok(()),
                 Answered::TooLong => {
                     let bytes = answer.len();
@@ -208,9 +366,15 @@ impl Fleet for RedisFleet {
     fn answers(&self, id: u64) -> NoteFuture<'_, Vec<FleetAnswer>> {
         Box::pin(async move {
             let answers = self.store.answers(id).await.map_err(failed)?;
-            let named = answers.into_iter().map(|(from, answer)| FleetAnswer {
-                from: String::from_utf8_lossy(&from).into_owned(),
-                text: answer.map_err(failed),
+            let named = answers.into_iter().map(|(from, answer)| {
+                let from = String::from_utf8_lossy(&from).into_owned();
+                let text = answer.map_err(failed).and_then(|answer| {
+                    match self.has_signed(Purpose::Answer { id, from: &from }, &answer) {
+                        true => Ok(answer),
+                        false => Err(FleetError::Unsigned { what: "its answer" }),
+                    }
+                });
+                FleetAnswer { from, text }
             });
             Ok(named.collect())
         })
@@ -224,28 +388,25 @@ impl Fleet for RedisFleet {
         self.heard.subscribe()
     }
 
+    fn distrust(&self) -> Option<String> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
     fn is_shared(&self) -> bool {
         true
     }
 }
 
-fn revision_of(heard: Heard) -> PublishedRevision {
-    let Heard { lineage, revision, mark } = heard;
-    PublishedRevision { lineage, revision, mark }
+/// What the seal of a revision covers. A database's lineage and a mark contain no zero byte.
+fn named(found: &PublishedRevision) -> Vec<u8> {
+    let PublishedRevision { lineage, revision, mark, serial, .. } = found;
+    format!("{lineage}\0{revision}\0{mark}\0{serial}").into_bytes()
 }
 
 fn readable(format: u32) -> Result<(), FleetError> {
     match format <= NEWEST_FORMAT {
         true => Ok(()),
         false => Err(FleetError::Newer { found: format }),
-    }
-}
-
-/// `None` if there are no changes; an earlier release writes only a set.
-fn read_changes(bytes: &[u8]) -> Result<Option<ChangesSince>, FleetError> {
-    match bytes {
-        [] => Ok(None),
-        bytes => serde_json::from_slice(bytes).map(Some).map_err(no_json),
     }
 }
 

@@ -94,6 +94,9 @@ impl Reloader {
                 let known = self.surfaces.unread(before.rules());
                 unread.retain(|one| !known.iter().any(|known| known.is_same(one)));
                 log_unread(unread, &files);
+                for lost in &changes.lost {
+                    tracing::warn!(hint = lost.hint, "{}", lost.message);
+                }
                 let rules = snapshot.rules().rules().len();
                 tracing::info!(version, rules, files = files.len(), "rules reloaded: {changes}");
             }

@@ -196,6 +196,7 @@ impl Watchman {
         let before = self.before.as_ref().map(|(_, scrape)| scrape);
         self.own = Signals::read(&self.node, scrape, before);
         (self.own.version, self.own.started_us) = self.control.running_version();
+        self.own.publish_failed = self.control.not_distributed().is_some();
         self.own.callers = callers;
         self.own.alert = self.desk.worst();
         self.own.told = self.desk.with_book(|book| {

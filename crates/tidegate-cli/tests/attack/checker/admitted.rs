@@ -86,13 +86,16 @@ fn has_stepped(history: &History) -> bool {
     history.troubles.iter().any(|trouble| matches!(trouble.what, What::SteppedOn(_) | What::SteppedBack))
 }
 
-/// Two requests of one hit that were admitted in one window cannot both have left as much.
+/// Two requests of one hit that were admitted in one window cannot both have left as much, unless hits were given back between
+/// them: those that the store spent for requests that had stopped waiting.
 fn numbers(history: &History, cell: usize, admitted: &[&Asked]) -> Option<Violation> {
     let alone = |asked: &&&Asked| history.shapes[asked.shape] == [cell];
     let Limit::FixedWindow { limit, .. } = history.cells[cell].limit else { return None };
     if !history.troubles.is_empty() || !history.cells[cell].earlier.is_empty() {
         return None;
     }
+    let nobody_was_late =
+        history.asked.iter().all(|asked| asked.source().is_none_or(|source| source.is_exact()));
     let mut seen = std::collections::BTreeMap::new();
     for asked in admitted.iter().filter(alone) {
         let Answer::Admitted { remaining, .. } = asked.answer else { continue };
@@ -105,7 +108,8 @@ fn numbers(history: &History, cell: usize, admitted: &[&Asked]) -> Option<Violat
             continue;
         }
         let window = crossed(history, cell, asked);
-        if let (Some(window), true) = (window, asked.source().is_some_and(|source| source.is_exact()))
+        if let Some(window) = window
+            && nobody_was_late
             && seen.insert((window, remaining), asked.sent).is_some()
         {
             let what = format!("{name}: two admitted requests were both told that {remaining} are left");

@@ -21,15 +21,16 @@ pub(super) fn beyond(view: &View<'_>, cell: usize, from: Duration, until: Durati
         What::Stalled | What::SteppedBack | What::NodeDied => 0,
     };
     let forgotten: u64 = history.troubles_in(from, until).map(|trouble| once_more(&trouble.what)).sum();
-    forgotten + shares(view, whole, from, until) + in_overload(view, cell, whole, from, until)
+    forgotten + shares(view, cell, whole, from, until) + in_overload(view, cell, whole, from, until)
 }
 
-/// Without the store, each node has its share once per window: together less than the limit and one more for each node. Of
-/// what is known to be left they have less than one more for each node.
-fn shares(view: &View<'_>, whole: u64, from: Duration, until: Duration) -> u64 {
+/// Without the store, or where it was too busy, each node has its share once per window: together less than the limit and one
+/// more for each node. Of what is known to be left they have less than one more for each node.
+fn shares(view: &View<'_>, cell: usize, whole: u64, from: Duration, until: Duration) -> u64 {
     let is_away = |what: What| matches!(what, What::Stalled | What::Emptied);
     let nodes = view.history.nodes.max(1);
-    match view.history.troubles_in(from, until).any(|trouble| is_away(trouble.what)) {
+    let was_away = view.history.troubles_in(from, until).any(|trouble| is_away(trouble.what));
+    match was_away || admitted_by(view, cell, Source::OverloadLocal, from, until) {
         true if view.history.is_known_to_all => nodes - 1,
         true => whole.div_ceil(nodes) * nodes,
         false => 0,
@@ -38,7 +39,15 @@ fn shares(view: &View<'_>, whole: u64, from: Duration, until: Duration) -> u64 {
 
 /// Where the store was too busy, an open rule gives the limit once on each node.
 fn in_overload(view: &View<'_>, cell: usize, whole: u64, from: Duration, until: Duration) -> u64 {
-    let is_open = |answer: &Answer| matches!(answer, Answer::Admitted { source: Source::OverloadOpen, .. });
+    match admitted_by(view, cell, Source::OverloadOpen, from, until) {
+        true => whole * view.history.nodes.max(1),
+        false => 0,
+    }
+}
+
+/// Whether a request on `cell` was admitted by `source` in `from..until`.
+fn admitted_by(view: &View<'_>, cell: usize, source: Source, from: Duration, until: Duration) -> bool {
+    let is_so = |answer: &Answer| matches!(answer, Answer::Admitted { source: by, .. } if *by == source);
     let mut during = view.touching[cell].iter().filter(|asked| asked.sent <= until && from <= asked.received);
-    if during.any(|asked| is_open(&asked.answer)) { whole * view.history.nodes.max(1) } else { 0 }
+    during.any(|asked| is_so(&asked.answer))
 }

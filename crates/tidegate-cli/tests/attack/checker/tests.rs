@@ -149,6 +149,18 @@ fn in_overload_an_open_policy_lets_pass_the_limit_on_each_node_and_no_more() {
 }
 
 #[test]
+fn in_overload_a_local_policy_lets_pass_a_share_on_each_node_and_no_more() {
+    let local = |sent| admitted_by(Source::OverloadLocal, sent, sent + 1);
+    let mut history = history(log(1, HOUR), vec![admitted(0, 1), local(12)]);
+    finds(&history, &[]);
+    history.asked.push(local(13));
+    finds(&history, &[Kind::TooMany]);
+    history.asked.pop();
+    history.is_known_to_all = true;
+    finds(&history, &[Kind::TooMany]);
+}
+
+#[test]
 fn a_refusal_with_quota_left_is_found() {
     for limit in [log(2, SECOND), fixed(2), bucket(2, 1), Limit::SlidingWindow { limit: 3, window: HOUR }] {
         let one_left = vec![admitted(0, 1), refused(10, 11, 5)];
@@ -265,7 +277,11 @@ fn overload_is_found_only_where_every_decision_must_be_the_stores() {
 
 #[test]
 fn two_admissions_that_left_as_much_are_found() {
-    finds(&history(fixed(9), vec![admitted(0, 1), admitted(7, 8)]), &[Kind::WrongNumbers]);
+    let as_much = vec![admitted(0, 1), admitted(7, 8)];
+    finds(&history(fixed(9), as_much.clone()), &[Kind::WrongNumbers]);
+    // What the store spent for one that had stopped waiting was given back between them.
+    let late = refused_by(Source::OverloadLocal, 2, 3, None);
+    finds(&history(fixed(9), [as_much, vec![late]].concat()), &[]);
 }
 
 fn lease(sent: u64, token: &str) -> Asked {

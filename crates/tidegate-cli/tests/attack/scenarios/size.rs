@@ -73,10 +73,10 @@ fn ten_million_callers_are_remembered_in_redis_and_slow_no_script_down() {
     let redis = Redis::start();
     let watch = Watch::start(&redis);
     remember_everybody(&redis.url());
-    let (looks, pace) = watch.finish();
+    let (watched, pace) = watch.finish();
     let bytes: u64 = redis.info("used_memory").unwrap().trim().parse().unwrap();
     say(format_args!("Redis holds {} MiB, {} bytes a caller", bytes >> 20, bytes / callers() as u64));
-    let slow = slow_scripts(&looks, &[], pace);
+    let slow = slow_scripts(&watched.looks, &[], pace);
     // One that was held up in millions proves nothing.
     assert!(slow.len() <= callers() / 1_000_000, "{slow:#?}");
     assert!(redis.cmd(&["DBSIZE"]).int() >= i64::try_from(callers()).unwrap());

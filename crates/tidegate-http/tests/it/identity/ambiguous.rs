@@ -55,8 +55,7 @@ fn credentials_sent_twice_are_refused() {
 #[test]
 fn credentials_that_cannot_be_read_count_by_address_and_never_as_nobody() {
     let by_token = identity(&format!("jwt: {{ secret: {}, claims: [sub, plan] }}", tokens::SECRET));
-    let lenient = format!("{}=", tokens::HS256);
-    for value in [lenient.as_str(), "a.b.c", tokens::NONE] {
+    for value in ["a.b.c", tokens::NONE] {
         let ask = get("/").bearing(value);
         assert_eq!(ask.read(&by_token, "sub"), some(ANONYMOUS), "{value}");
         assert_eq!(ask.read(&by_token, "plan"), some(ANONYMOUS), "{value}");
@@ -66,9 +65,47 @@ fn credentials_that_cannot_be_read_count_by_address_and_never_as_nobody() {
     assert_eq!(basic.read(&by_token, "sub"), some(ANONYMOUS));
     // A request without a credential is anonymous, as before: whether that is limited depends on the rule.
     assert_eq!(get("/").read(&by_token, "sub"), None);
+}
+
+#[test]
+fn credentials_that_only_a_lenient_server_reads_count_as_both() {
+    let by_token = identity(&format!("jwt: {{ secret: {} }}", tokens::SECRET));
+    for other in [format!("Bearer {}=", tokens::HS256), format!("JWT {}", tokens::HS256)] {
+        let ask = get("/").with("authorization", &other);
+        assert_eq!(ask.read_all(&by_token, "user"), all(&["alice", ANONYMOUS]), "{other}");
+        assert_eq!(ask.read_all(&by_token, "client"), all(&["user=alice", "ip=203.0.113.9"]), "{other}");
+    }
     let by_key = identity("api_key: { header: authorization }");
-    let basic = get("/").with("authorization", "Basic dXNlcjpwdw=");
-    assert_eq!(basic.read(&by_key, "api_key"), some(ANONYMOUS));
+    let basic = |text: &str| get("/").with("authorization", text).read_all(&by_key, "api_key");
+    let known = basic("Basic dXNlcjpwdw==");
+    assert_eq!(basic("Basic dXNlcjpwdw="), [known, all(&[ANONYMOUS])].concat());
+}
+
+#[test]
+fn keys_with_blanks_beyond_ascii_count_as_both() {
+    let identity = identity("{ api_key: { header: x-api-key }, headers: { tenant: x-tenant } }");
+    let read = |name: &str, value: &[u8], attribute: &str| {
+        let mut ask = get("/");
+        let value = http::HeaderValue::from_bytes(value).unwrap();
+        ask.headers.insert(http::HeaderName::try_from(name).unwrap(), value);
+        ask.read_all(&identity, attribute)
+    };
+    let key = read("x-api-key", b"k1", "api_key");
+    assert_eq!(read("x-api-key", b"k1\xa0", "api_key")[1..], key);
+    assert_eq!(read("x-api-key", "\u{2003}k1".as_bytes(), "api_key")[1..], key);
+    assert_eq!(read("x-tenant", b"acme\x85", "tenant")[1..], all(&["acme"]));
+}
+
+#[test]
+fn parameters_that_only_some_server_reads_count_as_both() {
+    let identity = identity("query: { user: to.ken }");
+    let read = |query: &str| get(&format!("/?{query}")).read_all(&identity, "user");
+    for alias in ["+to.ken=1", "to.ken%00x=1", "to_ken=1", "to[ken=1", "[to.ken]=1", "To.Ken=1"] {
+        assert_eq!(read(alias), all(&["1"]), "{alias}");
+        assert_eq!(read(&format!("{alias}&to.ken=2")), all(&["2", "1"]), "{alias}");
+    }
+    assert_eq!(read("to.ken=1%20"), all(&["1 ", "1"]));
+    assert_eq!(read("token=1"), [None]);
 }
 
 #[test]

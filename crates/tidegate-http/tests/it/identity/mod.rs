@@ -2,6 +2,7 @@
 
 mod ambiguous;
 mod config;
+mod frameworks;
 mod jwt;
 mod reading;
 mod security_record;

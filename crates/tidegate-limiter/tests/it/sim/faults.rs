@@ -137,7 +137,11 @@ fn thresholds_are_those_of_the_configuration() {
     let node = &fleet.nodes[0];
     node.link.set(Weather::Hangs);
     assert_eq!(node.start("one").wait().took, Micros::from_millis(2));
-    assert_eq!(node.start("one").wait().took, Micros::ZERO);
+    node.link.set(Weather::Refuses);
+    node.check("one");
+    node.link.forget_calls();
+    node.check("one");
+    assert_eq!(node.link.calls(), 0);
     node.link.set(Weather::Fine);
     fleet.run_for_millis(1_000);
     assert_eq!(node.check("one").source, Source::Store);

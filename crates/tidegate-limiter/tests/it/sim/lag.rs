@@ -34,10 +34,10 @@ fn who_waits_on_a_core_that_stood_still_gets_the_answer_of_the_store() {
     }
 }
 
-/// They were refused for want of time, so what the store spent for them is somebody else's.
+/// They were decided without it, so what the store spent for them is somebody else's; what a share gave them is charged.
 #[test]
 fn what_the_store_spends_for_those_who_were_late_goes_back() {
-    for policy in ["closed", "local"] {
+    for (policy, allowed, left) in [("closed", false, 20), ("local", true, 11)] {
         let setting = Setting { change: |remote| remote.queue.calls = 1, ..Setting::default() };
         let fleet = Fleet::new(&rules(policy, 20), setting);
         let node = &fleet.nodes[0];
@@ -52,12 +52,14 @@ fn what_the_store_spends_for_those_who_were_late_goes_back() {
         assert!(busy.wait().decision.allowed);
         for one in late {
             let Checked { decision, took } = one.wait();
-            assert_eq!((decision.allowed, took), (false, Micros::from_millis(10)), "{policy}");
+            assert_eq!((decision.allowed, took), (allowed, Micros::from_millis(10)), "{policy}");
         }
         node.link.set(Weather::Fine);
         fleet.run_for_millis(100);
+        node.check_cost("one", 0);
+        fleet.run_for_millis(100);
         let look = node.check_cost("one", 0);
-        assert_eq!(look.governing().unwrap().limit().unwrap().outcome.remaining, 20, "{policy}");
+        assert_eq!(look.governing().unwrap().limit().unwrap().outcome.remaining, left, "{policy}");
     }
 }
 

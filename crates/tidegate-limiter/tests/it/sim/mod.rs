@@ -13,6 +13,7 @@ mod late;
 mod lost;
 mod mixed;
 mod names;
+mod over;
 mod overload;
 mod promises;
 mod replicated;
@@ -24,8 +25,8 @@ use std::sync::{Arc, Mutex};
 
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    BreakerState, CheckRequest, Decision, DescriptorAsk, LateCall, Limiter, LimiterConfig, NoObserver,
-    Observer, Overload, RemoteConfig, RuleWatcher, Settled, Settlement, Source, SpentAt,
+    BreakerState, CheckRequest, Decision, DescriptorAsk, Incurred, LateCall, Limiter, LimiterConfig,
+    NoObserver, Observer, Overload, RemoteConfig, RuleWatcher, Settled, Settlement, Source, SpentAt,
 };
 use tidegate_rules::{Descriptor, Rule};
 use tidegate_store::{Clock, ManualClock};
@@ -172,10 +173,25 @@ impl Node {
         self.executor.start(self.checking(attributes, cost))
     }
 
+    /// Begins to charge a cost that was incurred already.
+    pub(crate) fn start_charge(&self, user: &str, cost: u64) -> Handle<Checked> {
+        let attributes = vec![("user".to_owned(), user.to_owned())];
+        self.executor.start(self.asking(attributes, cost, Incurred::Already))
+    }
+
     pub(crate) fn checking(
         &self,
         attributes: Vec<(String, String)>,
         cost: u64,
+    ) -> impl Future<Output = Checked> + Send + 'static {
+        self.asking(attributes, cost, Incurred::default())
+    }
+
+    fn asking(
+        &self,
+        attributes: Vec<(String, String)>,
+        cost: u64,
+        incurred: Incurred,
     ) -> impl Future<Output = Checked> + Send + 'static {
         let (limiter, executor) = (self.limiter.clone(), self.executor.clone());
         async move {
@@ -183,11 +199,21 @@ impl Node {
             let entries: Vec<(&str, &[u8])> =
                 attributes.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
             let descriptor = Descriptor { entries: &entries };
-            let asks = [DescriptorAsk::of(descriptor).cost(Hits::new(cost))];
+            let asks = [DescriptorAsk::of(descriptor).cost(Hits::new(cost)).incurred(incurred)];
             let request = CheckRequest::new("api", &asks);
             let decision = limiter.check(&request).await.unwrap();
             Checked { decision, took: executor.now().since(began) }
         }
+    }
+
+    /// Charges what was done already.
+    pub(crate) fn charge(&self, user: &str, cost: u64) -> Decision {
+        let (limiter, user) = (self.limiter.clone(), user.to_owned());
+        self.executor.finish(async move {
+            let entries: [(&str, &[u8]); 1] = [("user", user.as_bytes())];
+            let asks = [DescriptorAsk::one(&entries).cost(Hits::new(cost)).incurred(Incurred::Already)];
+            limiter.check(&CheckRequest::new("api", &asks)).await.unwrap()
+        })
     }
 
     pub(crate) fn refund(&self, user: &str, hits: u64) {

@@ -8,7 +8,7 @@ use super::{Fleet, Node, Setting};
 const FAILURES: [Weather; 4] = [Weather::Refuses, Weather::Hangs, Weather::LosesReplies, Weather::Cuts];
 
 fn id(asked: &str) -> RequestId {
-    RequestId::new("api", "r-1", asked.as_bytes())
+    RequestId::new("api", b"", "r-1", asked.as_bytes())
 }
 
 /// What is known of a question called `r-1`.
@@ -121,7 +121,7 @@ fn a_hundred_names_that_are_given_up_at_once_cost_a_call_each() {
     fleet.executor.finish(async move {
         let mut firsts = Vec::new();
         for number in 0..100 {
-            let id = RequestId::new("api", &number.to_string(), b"what");
+            let id = RequestId::new("api", b"", &number.to_string(), b"what");
             let Ok(Claim::First(first)) = limiter.claim(&id).await else { panic!("it is the first") };
             firsts.push(first);
         }
@@ -141,7 +141,7 @@ fn answers_without_end_take_bounded_memory() {
     let limiter = fleet.nodes[0].limiter.clone();
     fleet.executor.finish(async move {
         for number in 0..20_000 {
-            let id = RequestId::new("api", &number.to_string(), b"what");
+            let id = RequestId::new("api", b"", &number.to_string(), b"what");
             let Ok(Claim::First(first)) = limiter.claim(&id).await else { panic!("it is the first") };
             first.answered(&[0; 1_000]).await;
         }
@@ -151,7 +151,7 @@ fn answers_without_end_take_bounded_memory() {
     // Of those that it repeats itself the oldest made room.
     let known = |number: u64| {
         let limiter = fleet.nodes[0].limiter.clone();
-        let id = RequestId::new("api", &number.to_string(), b"what");
+        let id = RequestId::new("api", b"", &number.to_string(), b"what");
         fleet.executor.finish(async move { matches!(limiter.claim(&id).await, Ok(Claim::Answered(_))) })
     };
     assert_eq!([0, 19_000].map(known), [false, true]);

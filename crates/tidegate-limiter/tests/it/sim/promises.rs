@@ -16,6 +16,8 @@ fn admitted(node: &Node, user: &str, requests: usize) -> usize {
 /// The store hangs, every node is asked, and the store is back.
 fn stall(fleet: &Fleet, user: &str, requests: usize) -> usize {
     fleet.set(Weather::Hangs);
+    // Until the prober has found that out, leases wait.
+    fleet.run_for_millis(320);
     let admitted = fleet.nodes.iter().map(|node| admitted(node, user, requests)).sum();
     fleet.set(Weather::Fine);
     fleet.run_for_millis(2_000);
@@ -91,6 +93,20 @@ fn local_fallback_remembers_who_has_spent_most_longest() {
     (0..3).for_each(|_| drop(node.check("nobody")));
     let again = spent.iter().filter(|user| node.check(user).allowed).count();
     assert_eq!(again, 0, "of {}", spent.len());
+}
+
+#[test]
+fn local_fallback_gives_each_node_its_part_of_what_it_last_saw() {
+    let twenty = FIVE.replace("limit: 5", "limit: 20");
+    let fleet = Fleet::running(&twenty, Setting { nodes: 3, ..Setting::default() });
+    // They saw 19, 16 and 9 left, in this order; then the first, unseen by the others, spent the rest.
+    for (node, cost) in [(1, 1), (2, 3), (0, 7), (0, 9)] {
+        assert!(fleet.nodes[node].check_cost("one", cost).allowed);
+    }
+    fleet.set(Weather::Hangs);
+    let during: Vec<usize> = fleet.nodes.iter().map(|node| admitted(node, "one", 30)).collect();
+    assert_eq!(during, [0, 19_usize.div_ceil(3), 16_usize.div_ceil(3)]);
+    assert!(20 + during.iter().sum::<usize>() < 2 * 20 + 3, "as the table of bounds says");
 }
 
 #[test]

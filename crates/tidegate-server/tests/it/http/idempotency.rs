@@ -57,7 +57,7 @@ fn a_name_that_stands_for_another_request_is_a_conflict_that_spends_nothing() {
     let mut costlier = check("42", "r-1");
     costlier["cost"] = json!(2);
     let refund = json!({ "domain": "api", "attributes": { "user": "42" }, "amount": 1, "request_id": "r-1" });
-    for (path, other) in [("/v1/check", check("7", "r-1")), ("/v1/check", costlier), ("/v1/refund", refund)] {
+    for (path, other) in [("/v1/check", costlier), ("/v1/refund", refund)] {
         let answer = world.post(path, &other);
         assert_eq!((answer.status, &answer.json()["field"]), (409, &json!("request_id")), "{other}");
         assert_eq!(answer.json()["hint"], "use a new request_id for a new request");
@@ -66,14 +66,39 @@ fn a_name_that_stands_for_another_request_is_a_conflict_that_spends_nothing() {
 }
 
 #[test]
+fn a_name_of_one_caller_is_not_anothers() {
+    let world = World::new(PER_USER);
+    // Somebody guesses it, and is first.
+    assert_eq!(world.post("/v1/check", &check("7", "r-1")).status, 200);
+    for _ in 0..2 {
+        let answer = world.post("/v1/check", &check("42", "r-1"));
+        assert_eq!((answer.status, &answer.json()["remaining"]), (200, &json!(2)));
+    }
+}
+
+#[test]
 fn after_a_minute_the_name_is_free() {
     let world = World::new(PER_USER);
+    let costlier = json!({ "domain": "api", "attributes": { "user": "42" }, "request_id": "r-1", "cost": 2 });
     world.post("/v1/check", &check("42", "r-1"));
     world.advance(Micros::from_secs(60));
     assert_eq!(world.post("/v1/check", &check("42", "r-1")).json()["remaining"], 2);
-    assert_eq!(world.post("/v1/check", &check("7", "r-1")).status, 409);
+    assert_eq!(world.post("/v1/check", &costlier).status, 409);
     world.advance(Micros::from_secs(60));
-    assert_eq!(world.post("/v1/check", &check("7", "r-1")).status, 200);
+    assert_eq!(world.post("/v1/check", &costlier).status, 200);
+}
+
+#[test]
+fn a_name_is_kept_for_its_minute_however_many_follow() {
+    let world = World::new(PER_USER);
+    let first = world.post("/v1/check", &check("42", "r-1")).json();
+    for batch in 0..400 {
+        let named = |number| check("7", &format!("other-{batch}-{number}"));
+        let checks: Vec<Value> = (0..100).map(named).collect();
+        assert_eq!(world.post("/v1/check/batch", &json!({ "checks": checks })).status, 200);
+    }
+    assert_eq!(world.post("/v1/check", &check("42", "r-1")).json(), first);
+    assert_eq!(world.left(), 2);
 }
 
 #[test]
@@ -104,13 +129,20 @@ fn names_hold_between_checks_and_batches() {
 #[test]
 fn a_batch_with_a_conflict_or_one_name_twice_spends_nothing() {
     let world = World::new(PER_USER);
-    world.post("/v1/check", &check("7", "r-1"));
+    world.post(
+        "/v1/check",
+        &json!({ "domain": "api", "attributes": { "user": "42" }, "request_id": "r-1", "cost": 0 }),
+    );
     let conflict =
         world.post("/v1/check/batch", &json!({ "checks": [check("42", "r-2"), check("42", "r-1")] }));
     assert_eq!((conflict.status, &conflict.json()["field"]), (409, &json!("checks[1].request_id")));
     let twice = world.post("/v1/check/batch", &json!({ "checks": [check("42", "r-3"), check("42", "r-3")] }));
     assert_eq!((twice.status, &twice.json()["field"]), (422, &json!("checks[1].request_id")));
     assert_eq!(world.left(), 3);
+    let of_two =
+        world.post("/v1/check/batch", &json!({ "checks": [check("42", "r-4"), check("43", "r-4")] }));
+    assert_eq!(of_two.status, 200, "each caller has its own names");
+    assert_eq!(world.left(), 2);
     // Neither left a trace: their names are free.
     assert_eq!(world.post("/v1/check", &check("42", "r-2")).status, 200);
     assert_eq!(world.post("/v1/check", &check("42", "r-3")).status, 200);

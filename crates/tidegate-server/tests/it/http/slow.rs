@@ -1,7 +1,7 @@
 //! Clients that are slow, leave, or send all they can.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use serde_json::json;
@@ -80,4 +80,20 @@ fn an_endless_body_is_cut_off_at_the_limit() {
     let sent = (0..1_000).take_while(|_| stream.write_all(&chunk).is_ok()).count();
     assert!(sent < 1_000, "{sent} chunks of 64 KiB were taken");
     assert_eq!(world.left(), 3);
+}
+
+#[test]
+fn half_closed_clients_are_answered_on_check() {
+    let world = World::new(PER_USER);
+    let body = br#"{"domain":"api","attributes":{"user":"42"},"cost":0}"#;
+    let head = format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    let answered = (0..40).filter(|_| {
+        let mut stream = TcpStream::connect(world.http()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).is_ok_and(|_| answer.starts_with("HTTP/1.1 200"))
+    });
+    assert_eq!(answered.count(), 40);
 }

@@ -44,6 +44,7 @@ fn a_gateway_that_knows_few_statuses_is_told_the_one_it_wants() {
     report(&world, r#"{"in_use":20,"capacity":20}"#);
     let answer = http::get(world.http(), "/v1/auth?domain=api&deny_status=403");
     assert_eq!((answer.status, answer.json()["status"].as_u64()), (403, Some(503)));
+    assert_eq!(answer.header("x-tidegate-status"), Some("503"));
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn a_head_that_is_too_large_is_refused_with_431() {
 }
 
 #[test]
-fn a_client_that_closes_its_half_is_gone_and_so_is_what_it_held() {
+fn a_client_that_closed_its_half_is_not_waited_for_forever() {
     let upstream = Raw::start(|mut wire| {
         wire.head();
         wire.rest();
@@ -57,6 +57,19 @@ fn a_client_that_closes_its_half_is_gone_and_so_is_what_it_held() {
     eventually("it is under way", PATIENCE, || edge.admission.in_flight() == 1);
     client.stream().shutdown(Shutdown::Write).unwrap();
     edge.eventually_idle();
+}
+
+#[test]
+fn half_closed_clients_are_answered_by_the_proxy() {
+    let upstream = Raw::saying("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello");
+    let edge = Setup::to(&[upstream.target()]).start();
+    let answered = (0..40).filter(|_| {
+        let mut client = edge.connect();
+        client.write("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+        client.stream().shutdown(Shutdown::Write).unwrap();
+        client.rest().ends_with("hello")
+    });
+    assert_eq!(answered.count(), 40);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! What rules do to requests that pass through: refusals, waits, leases.
 
+use std::io::Write as _;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::json;
 use tidegate_testkit::{Upstream, eventually, http};
 
-use super::world::{Edge, PATIENCE, Raw, Setup, target};
+use super::world::{Edge, PATIENCE, Raw, Setup, Wire, target};
+use crate::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, PING, Peer, RST_STREAM, frame, head};
 
 const TWO_EACH: &str = "
 domain: edge
@@ -18,6 +20,9 @@ const ONE_AT_ONCE: &str = "
 domain: edge
 rules: [{ name: slots, key: [], limits: [{ algorithm: concurrency, limit: 1, ttl: 60s }] }]
 ";
+
+const EMPTY_ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+const HALF_AN_ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nab";
 
 fn by_user(setup: Setup) -> Setup {
     setup.identity(|config| {
@@ -99,23 +104,141 @@ fn a_lease_is_held_until_the_last_byte_of_the_answer() {
     eventually("the lease is given back", PATIENCE, || edge.get("/").status == 200);
 }
 
-#[test]
-fn a_lease_is_given_back_when_the_client_goes_away() {
-    let upstream = Raw::start(|mut wire| {
-        let head = wire.head();
-        match head.first().is_some_and(|line| line.contains("/hang")) {
-            // Until the proxy hangs up.
-            true => drop(wire.rest()),
-            false => wire.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
+/// A server that answers each request with `begin`, and once it may go on with `end`.
+fn server_that_waits(begin: &'static str, end: &'static str) -> (Raw, mpsc::Sender<()>) {
+    let (go_on, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let server = Raw::start(move |mut wire| {
+        while !wire.head().is_empty() {
+            wire.write(begin);
+            if wait.lock().unwrap().recv().is_err() {
+                return;
+            }
+            wire.write(end);
         }
     });
+    (server, go_on)
+}
+
+/// A client that sends a request, and leaves once it has seen how the answer begins.
+trait Leaver {
+    /// What stays open once it has left.
+    type Stays;
+
+    fn ask(edge: &Edge) -> Self;
+    fn sees(&mut self, begin: &str);
+    fn leave(self) -> Self::Stays;
+}
+
+/// Hangs up, over HTTP/1. By a reset: a client that only closed its half is answered for some seconds yet.
+impl Leaver for Wire {
+    type Stays = ();
+
+    fn ask(edge: &Edge) -> Self {
+        let mut client = edge.connect();
+        client.write("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+        client
+    }
+
+    fn sees(&mut self, begin: &str) {
+        self.exactly(begin.len());
+    }
+
+    fn leave(self) {
+        socket2::SockRef::from(self.stream()).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// Resets its stream, and keeps the connection.
+impl Leaver for Peer {
+    type Stays = Peer;
+
+    fn ask(edge: &Edge) -> Self {
+        let mut peer = Peer::connect(edge.addr());
+        let get = head(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "x")]);
+        peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &get));
+        peer
+    }
+
+    fn sees(&mut self, begin: &str) {
+        let body = begin.split_once("\r\n\r\n").unwrap().1;
+        assert_eq!(self.next_of(DATA).payload, body.as_bytes());
+    }
+
+    fn leave(mut self) -> Peer {
+        const CANCEL: [u8; 4] = [0, 0, 0, 8];
+        self.send(&[frame(RST_STREAM, 0, 1, &CANCEL), frame(PING, 0, 0, &[0; 8])].concat());
+        // The server has seen the reset when it answers what came after it.
+        self.next_of(PING);
+        self
+    }
+}
+
+#[track_caller]
+fn check_a_client_that_leaves_keeps_its_slot<L: Leaver>(begin: &'static str, end: &'static str) {
+    let (upstream, go_on) = server_that_waits(begin, end);
     let edge = Setup::to(&[upstream.target()]).rules(ONE_AT_ONCE).start();
-    let mut first = edge.connect();
-    first.write("GET /hang HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut client = L::ask(&edge);
+    if !begin.is_empty() {
+        client.sees(begin);
+    }
     eventually("it is under way", PATIENCE, || upstream.accepted() == 1);
-    assert_eq!(edge.get("/").status, 429);
-    drop(first);
-    eventually("the lease is given back", PATIENCE, || edge.get("/").status == 200);
+    let _stays = client.leave();
+    // Repeatedly: a slot that is free too early is not noticed at once.
+    (0..50).for_each(|_| assert_eq!(edge.get("/").status, 429));
+    assert_eq!(upstream.accepted(), 1);
+    go_on.send(()).unwrap();
+    go_on.send(()).unwrap();
+    eventually("the slot is free", PATIENCE, || edge.get("/").status == 200);
+    drop(go_on);
+    edge.eventually_idle();
+}
+
+#[test]
+fn a_slot_outlives_its_client_until_the_server_answers() {
+    check_a_client_that_leaves_keeps_its_slot::<Wire>("", EMPTY_ANSWER);
+}
+
+#[test]
+fn a_slot_outlives_its_client_until_the_answer_ends() {
+    check_a_client_that_leaves_keeps_its_slot::<Wire>(HALF_AN_ANSWER, "cd");
+}
+
+#[test]
+fn a_slot_outlives_a_reset_stream_until_the_server_answers() {
+    check_a_client_that_leaves_keeps_its_slot::<Peer>("", EMPTY_ANSWER);
+}
+
+#[test]
+fn a_slot_outlives_a_reset_stream_until_the_answer_ends() {
+    check_a_client_that_leaves_keeps_its_slot::<Peer>(HALF_AN_ANSWER, "cd");
+}
+
+#[test]
+fn a_slot_whose_client_left_is_free_after_its_ttl() {
+    let (upstream, _never) = server_that_waits("", "");
+    let rules = ONE_AT_ONCE.replace("60s", "1s");
+    let edge = Setup::to(&[upstream.target()]).rules(&rules).start();
+    let mut client = edge.connect();
+    client.write("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    eventually("it is under way", PATIENCE, || upstream.accepted() == 1);
+    drop(client);
+    edge.eventually_idle();
+}
+
+#[test]
+fn a_slot_is_free_when_too_much_of_an_unwanted_answer_came() {
+    let upstream = Raw::start(|mut wire| {
+        wire.head();
+        wire.write("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n");
+        // Until the proxy hangs up.
+        while wire.0.get_mut().write_all(&[b'x'; 65_536]).is_ok() {}
+    });
+    let edge = Setup::to(&[upstream.target()]).rules(ONE_AT_ONCE).start();
+    let mut client = edge.connect();
+    client.write("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(client.head()[0].contains("200"));
+    drop(client);
     edge.eventually_idle();
 }
 

@@ -56,12 +56,12 @@ async fn each_descriptor_spends_its_own_hits() {
 }
 
 #[tokio::test]
-async fn more_hits_than_are_left_spend_none() {
+async fn more_hits_than_are_left_are_charged_and_refused() {
     let world = World::envoy(RULES);
     let asked = [(0, user(Some(7))), (0, user(Some(4))), (0, user(Some(u64::MAX))), (u32::MAX, user(None))];
     assert_eq!(
         left(&world, &asked).await,
-        [(Code::Ok, 3), (Code::OverLimit, 3), (Code::OverLimit, 3), (Code::OverLimit, 3)]
+        [(Code::Ok, 3), (Code::OverLimit, 0), (Code::OverLimit, 0), (Code::OverLimit, 0)]
     );
 }
 
@@ -100,7 +100,7 @@ async fn negative_hits_of_a_request_that_is_refused_are_not_given_back() {
     let answer = world.ask(request([back(Some(4)), other])).await.unwrap();
     assert_eq!(
         told(&answer),
-        (Code::OverLimit, vec!["OVER 0 of 10/MINUTE 60s".to_owned(), "OVER 10 of 10/MINUTE 60s".to_owned()])
+        (Code::OverLimit, vec!["OVER 0 of 10/MINUTE 60s".to_owned(), "OVER 0 of 10/MINUTE 60s".to_owned()])
     );
     assert_eq!(left(&world, &[(0, back(Some(4)))]).await, [(Code::Ok, 4)]);
 }

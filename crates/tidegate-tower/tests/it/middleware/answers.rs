@@ -7,7 +7,8 @@ use axum::{Extension, Router};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tidegate_limiter::Decision;
-use tidegate_tower::{OnMissingKey, RateLimitLayer, Refusal};
+use tidegate_tower::identity::Attributes;
+use tidegate_tower::{LayerError, OnMissingKey, RateLimitLayer, Refusal};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Server};
@@ -53,7 +54,8 @@ async fn a_test_without_a_peer_is_answered_unless_a_rule_counts_by_it() {
 #[tokio::test]
 async fn a_request_without_the_key_passes_by_its_rule_or_is_refused_by_the_layer() {
     let text = "  - { name: per-user, key: [user], limits: [1/minute] }";
-    let (usual, strict) = (layer(text), layer(text).on_missing_key(OnMissingKey::Refuse));
+    let build = || RateLimitLayer::builder(limiter(text), "api").also(["user"], |_, _| {}).build().unwrap();
+    let (usual, strict) = (build(), build().on_missing_key(OnMissingKey::Refuse));
     assert_eq!(oneshot(app().layer(usual), "/login").await.status(), 200);
     let refused = oneshot(app().layer(strict), "/login").await;
     assert_eq!(refused.status(), 400);
@@ -62,15 +64,31 @@ async fn a_request_without_the_key_passes_by_its_rule_or_is_refused_by_the_layer
 }
 
 #[tokio::test]
+async fn a_layer_that_reads_no_key_of_its_rules_does_not_build() {
+    let rules = "  - { name: per-client, key: [client], limits: [1/s] }\n  - { name: per-user, key: [ip, user], limits: [1/s] }";
+    let error = RateLimitLayer::new(limiter(rules), "api").unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("rule per-user counts by `user`, which this layer does not read"), "{text}");
+    assert!(text.contains("the layer reads client, host, ip, method, path;"), "{text}");
+    let nothing = RateLimitLayer::builder(limiter(rules), "api").extract(["user"], |_| Attributes::new());
+    assert!(matches!(nothing.build(), Err(LayerError::Unread { attribute, .. }) if attribute == "client"));
+    let elsewhere = RateLimitLayer::builder(limiter(rules), "api").asked_elsewhere(["user"]);
+    assert!(elsewhere.build().is_ok());
+    let off = "  - { name: per-user, key: [user], enabled: false, limits: [1/s] }";
+    assert!(RateLimitLayer::new(limiter(off), "api").is_ok());
+}
+
+#[tokio::test]
 async fn identity_and_what_a_layer_before_has_found_are_counted_together() {
     #[derive(Clone)]
     struct User(&'static str);
     let text = "  - { name: per-user, match: { path: /login }, key: [user], limits: [1/minute] }";
-    let layer = layer(text).on_missing_key(OnMissingKey::Refuse).also(|parts, attributes| {
+    let layer = RateLimitLayer::builder(limiter(text), "api").also(["user"], |parts, attributes| {
         if let Some(User(name)) = parts.extensions.get() {
             attributes.push_everywhere("user", name.as_bytes());
         }
     });
+    let layer = layer.build().unwrap().on_missing_key(OnMissingKey::Refuse);
     let of = |user| app().layer(layer.clone()).layer(Extension(User(user)));
     assert_eq!(oneshot(of("ann"), "/login").await.status(), 200);
     assert_eq!(oneshot(of("ann"), "/login").await.status(), 429);

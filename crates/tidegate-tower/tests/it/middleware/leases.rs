@@ -138,7 +138,7 @@ async fn a_handler_that_panics_gives_its_place_back() {
 type Empties = Request<Empty<Bytes>>;
 
 fn nobody(limiter: &Arc<Limiter>) -> RateLimitLayer {
-    RateLimitLayer::new(limiter.clone(), "api").unwrap().extract(|_| Attributes::new())
+    RateLimitLayer::builder(limiter.clone(), "api").extract([""; 0], |_| Attributes::new()).build().unwrap()
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_store::ManualClock;
 use tidegate_store::conformance::Broken;
 use tidegate_tower::RateLimitLayer;
+use tidegate_tower::answer::ClosedStatus;
 use tidegate_tower::headers::HeaderSet;
 use tidegate_tower::identity::{Attributes, Identity, IdentityConfig, Named};
 
@@ -114,7 +115,10 @@ async fn identity_is_read_as_configured() {
     let mut config = IdentityConfig::default();
     config.query = query;
     let identity = Arc::new(Identity::new(&config).unwrap());
-    let server = serve(app().layer(layer(rules).identity(identity))).await;
+    let server = serve(
+        app().layer(RateLimitLayer::builder(limiter(rules), "api").identity(identity).build().unwrap()),
+    )
+    .await;
     assert_eq!(get(server, "/?t=a").await.status, 200);
     assert_eq!(get(server, "/?t=b").await.status, 200);
     assert_eq!(get(server, "/?t=a").await.status, 429);
@@ -128,14 +132,16 @@ struct User(&'static str);
 async fn a_closure_may_read_what_an_earlier_layer_found_out() {
     let rules =
         "  - { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1/h, burst: 10 }] }";
-    let layer = layer(rules)
-        .extract(|parts| {
+    let layer = RateLimitLayer::builder(limiter(rules), "api")
+        .extract(["user"], |parts| {
             let mut attributes = Attributes::new();
             if let Some(user) = parts.extensions.get::<User>() {
                 attributes.push("user", user.0.as_bytes());
             }
             attributes
         })
+        .build()
+        .unwrap()
         .cost(|parts| Hits::new(if parts.uri.path() == "/login" { 10 } else { 1 }));
     let authenticate = |mut request: Request, next: Next| async {
         let bob = request.uri().query() == Some("bob");
@@ -202,4 +208,15 @@ async fn a_rule_that_must_not_decide_without_its_store_answers_503() {
             assert_eq!(answer.json()["type"], "urn:tidegate:problem:store-unavailable");
         }
     }
+}
+
+#[tokio::test]
+async fn closed_status_is_what_the_layer_was_given() {
+    let rules = "  - { name: r, limits: [5/minute], on_store_failure: closed }";
+    let layer = RateLimitLayer::new(limiter_on(rules, Broken::AWAY), "api")
+        .unwrap()
+        .closed_status(ClosedStatus::TooManyRequests);
+    let answer = get(serve(app().layer(layer)).await, "/").await;
+    assert_eq!((answer.status.as_u16(), answer.json()["status"].as_u64()), (429, Some(429)));
+    assert_eq!(answer.json()["error"], "store_unavailable");
 }

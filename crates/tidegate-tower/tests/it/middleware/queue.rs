@@ -20,7 +20,8 @@ use super::world::{VirtualClock, limiter_with_clock, request};
 async fn departures(limiter: Arc<Limiter>, requests: usize) -> (Vec<(usize, Duration)>, usize) {
     let left = Arc::new(Mutex::new(Vec::new()));
     let began = Instant::now();
-    let layer = RateLimitLayer::new(limiter, "api").unwrap().extract(|_| Attributes::new());
+    let layer =
+        RateLimitLayer::builder(limiter, "api").extract([""; 0], |_| Attributes::new()).build().unwrap();
     let mut asked = Vec::new();
     for number in 0..requests {
         let left = left.clone();

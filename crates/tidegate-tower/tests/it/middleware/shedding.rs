@@ -36,7 +36,8 @@ fn service(
 + Clone
 + Send
 + 'static {
-    let layer = RateLimitLayer::new(limiter, "api").unwrap().extract(|_| Attributes::new());
+    let layer =
+        RateLimitLayer::builder(limiter, "api").extract([""; 0], |_| Attributes::new()).build().unwrap();
     layer.shedder(shedder.clone()).clock(Arc::new(VirtualClock::new())).layer(service_fn(
         move |_: Request<Empty<Bytes>>| async move {
             tokio::time::sleep(work).await;

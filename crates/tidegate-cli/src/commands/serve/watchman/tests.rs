@@ -71,7 +71,7 @@ impl Node {
         config.remote = backend.remote(&settings.store);
         let limiter = Arc::new(Limiter::new(config));
         metrics.began_with(&limiter.snapshot());
-        let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone()));
+        let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone(), None));
         let parts = ControlParts {
             limiter: &limiter,
             metrics: &metrics,

@@ -9,10 +9,10 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::Priority;
 use tidegate_store::Clock;
 
-use super::classes::Classes;
-use super::level::LevelConfig;
-use super::machine::{Capacity, Reason, ShedMachine, Thresholds};
-use super::utilization::Utilization;
+use crate::classes::Classes;
+use crate::level::LevelConfig;
+use crate::machine::{Capacity, Reason, ShedMachine, Thresholds};
+use crate::utilization::Utilization;
 
 /// The configuration of a shedder.
 #[derive(Clone, Debug, PartialEq)]

@@ -45,7 +45,7 @@ impl fmt::Display for Utilization {
 /// A whole number from 0 to 100.
 ///
 /// ```
-/// use tidegate_limiter::Percent;
+/// use tidegate_shed::Percent;
 ///
 /// let most = Percent::new(70).expect("not above 100");
 /// assert_eq!(most.of(20), 14);

@@ -7,7 +7,7 @@
 use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::Priority;
 
-use super::utilization::{Percent, Utilization};
+use crate::utilization::{Percent, Utilization};
 
 /// The longest step that counts while the level rises: a clock set forward does not mean the workers were busy all that time.
 const LONGEST_RISE: Micros = Micros::from_secs(10);

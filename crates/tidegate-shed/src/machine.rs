@@ -5,9 +5,9 @@ use std::num::NonZeroUsize;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::Priority;
 
-use super::gradient::{Gradient2, Gradient2Config};
-use super::level::{LevelConfig, ShedLevel};
-use super::utilization::{Percent, Utilization};
+use crate::gradient::{Gradient2, Gradient2Config};
+use crate::level::{LevelConfig, ShedLevel};
+use crate::utilization::{Percent, Utilization};
 
 /// How many of the workers each class may use: P0 all of them, plus the queue in front of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

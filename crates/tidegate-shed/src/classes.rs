@@ -8,7 +8,7 @@ use tidegate_rules::Priority;
 /// no path is critical or background: only an operator knows which are.
 ///
 /// ```
-/// use tidegate_limiter::Classes;
+/// use tidegate_shed::Classes;
 /// use tidegate_rules::Priority;
 ///
 /// let classes = Classes { critical: vec!["/charges".to_owned()], ..Classes::default() };

@@ -1,0 +1,129 @@
+//! The authenticated caller: who it is, how it proved that, and whether the proof still holds.
+
+use tidegate_access::SecretDigest;
+use tidegate_rules::Timestamp;
+use tidegate_rulestore::{Actor, Grant, Origin, Role, Secret, StoredToken, TokenKind};
+
+use super::problem::Answer;
+use crate::control::Control;
+
+/// The authenticated caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) actor: Actor,
+    pub(crate) expires: Option<Timestamp>,
+    /// The token that it has, or that its session belongs to.
+    pub(crate) origin: Origin,
+    proof: Proof,
+}
+
+#[derive(Clone, Debug)]
+enum Proof {
+    /// A token of the configuration, which `origin` names.
+    Configured,
+    Token(Secret),
+    Session(Secret),
+}
+
+impl Caller {
+    /// The caller with this secret, if it is valid.
+    pub(crate) async fn find(control: &Control, given: &[u8], kind: TokenKind) -> Answer<Option<Self>> {
+        if kind != TokenKind::Session
+            && let Some(tag) = control.accepted(given)
+        {
+            return Ok(Caller::configured(control, tag));
+        }
+        match std::str::from_utf8(given).ok().and_then(Secret::parse) {
+            Some(secret) => Caller::stored(control, secret, kind).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The holder of the configured token with this tag.
+    fn configured(control: &Control, tag: String) -> Option<Self> {
+        let (name, role) = control.configured(&tag)?;
+        let (actor, origin) = (Actor { name, role }, Origin::Configured(tag));
+        Some(Caller { actor, expires: None, origin, proof: Proof::Configured })
+    }
+
+    async fn stored(control: &Control, secret: Secret, kind: TokenKind) -> Answer<Option<Self>> {
+        let Some(store) = &control.store else { return Ok(None) };
+        let found = store.verify(&secret, kind, control.clock.now()).await?;
+        Ok(found.and_then(|found| Caller::of(control, found, secret, kind)))
+    }
+
+    /// The holder of a stored token or session.
+    pub(crate) fn of(control: &Control, found: StoredToken, secret: Secret, kind: TokenKind) -> Option<Self> {
+        let StoredToken { name, mut role, expires, origin, id, .. } = found;
+        // A session ends with its token, which for a configured one is known here alone.
+        if let Origin::Configured(tag) = &origin {
+            role = role.min(control.configured(tag)?.1);
+        }
+        let (origin, proof) = match kind {
+            TokenKind::Session => (origin, Proof::Session(secret)),
+            TokenKind::Token | TokenKind::LogIn => (Origin::Token(id), Proof::Token(secret)),
+        };
+        Some(Caller { actor: Actor { name, role }, expires, origin, proof })
+    }
+
+    /// Whether the caller would still be let in.
+    pub(crate) async fn is_valid(&self, control: &Control) -> Answer<bool> {
+        let (secret, kind) = match (&self.proof, &self.origin) {
+            (Proof::Configured, Origin::Configured(tag)) => return Ok(control.configured(tag).is_some()),
+            (Proof::Configured, _) => return Ok(false),
+            (Proof::Token(secret), _) => (secret, TokenKind::Token),
+            (Proof::Session(secret), _) => (secret, TokenKind::Session),
+        };
+        Ok(Caller::stored(control, secret.clone(), kind).await?.is_some())
+    }
+
+    /// The session's secret, if the caller is a browser.
+    pub(crate) fn session(&self) -> Option<&Secret> {
+        match &self.proof {
+            Proof::Session(secret) => Some(secret),
+            Proof::Configured | Proof::Token(_) => None,
+        }
+    }
+
+    /// What the caller may pass on.
+    pub(crate) fn grant(&self) -> Grant {
+        Grant {
+            origin: self.origin.clone(),
+            session: self.session().map(|session| session.id().to_owned()),
+            name: self.actor.name.clone(),
+            role: self.actor.role,
+            until: self.expires,
+        }
+    }
+
+    /// Whose sessions the caller may see and end: everybody's (`None`), or only those of its own token.
+    pub(crate) fn sees(&self) -> Option<&Origin> {
+        (self.actor.role < Role::Admin).then_some(&self.origin)
+    }
+}
+
+impl Control {
+    /// The tag of a configured token; compared in constant time.
+    fn accepted(&self, given: &[u8]) -> Option<String> {
+        let known = self.tokens.iter().any(|token| token.digest.is_of(given))
+            || self.admin_tokens.as_ref().is_some_and(|tokens| tokens.accept(given));
+        known.then(|| SecretDigest::of(given).tag())
+    }
+
+    /// Whether the token that a session belongs to exists, as far as this node's configuration says.
+    pub(crate) fn knows(&self, origin: &Origin) -> bool {
+        match origin {
+            Origin::Configured(tag) => self.configured(tag).is_some(),
+            Origin::Operator | Origin::Token(_) => true,
+        }
+    }
+
+    /// Name and role of the configured token with this tag.
+    fn configured(&self, tag: &str) -> Option<(String, Role)> {
+        if let Some(token) = self.tokens.iter().find(|token| token.digest.tag() == tag) {
+            return Some((token.name.clone(), token.role));
+        }
+        let admin = self.admin_tokens.as_ref().is_some_and(|tokens| tokens.has_tag(tag));
+        admin.then(|| ("configured".to_owned(), Role::Admin))
+    }
+}

@@ -1,0 +1,74 @@
+//! The control plane's one thread never works for long: it has the node's heartbeat, `/healthz` and the signals, too.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::world::{CONFIGURED, Node};
+
+/// Promised are 5 ms in a release build. A debug build takes about ten times as long, and what is looked for here took
+/// thousands of times as long.
+const LONGEST: Duration = Duration::from_millis(if cfg!(debug_assertions) { 60 } else { 5 });
+
+fn many_rules(count: usize) -> String {
+    let rule = |number| {
+        format!(
+            "  - {{ name: r{number}, match: {{ path: '/{number}/*' }}, key: [user, path], limits: [{number}/s, 9/m] }}\n"
+        )
+    };
+    format!("domain: api\nrules:\n{}", (1..=count).map(rule).collect::<String>())
+}
+
+/// The answer, however long a busy machine takes for work of low priority.
+fn patiently(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> String {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let mut head = format!(
+        "{method} /admin/v1{path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {CONFIGURED}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n",
+        node.address,
+        body.len()
+    );
+    headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
+    let mut stream = TcpStream::connect(node.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
+    stream.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Method, path, headers and body.
+type Asked<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], Value);
+
+#[test]
+fn control_thread_is_free_while_large_rules_are_worked_on() {
+    let node = Node::keeping_decisions();
+    node.check("ann");
+    let documents = json!([{ "domain": "api", "text": many_rules(1_500) }]);
+    let on = [("if-match", "\"1\"")];
+    let asks: [Asked<'_>; 9] = [
+        ("POST", "/rules/validate", &[], json!({ "documents": documents })),
+        ("POST", "/replay", &[], json!({ "documents": documents })),
+        ("POST", "/replay/log", &[], json!({ "documents": documents, "html": true })),
+        ("PUT", "/rules", &on, json!({ "documents": documents, "reason": "" })),
+        ("GET", "/rules", &[], Value::Null),
+        ("GET", "/rules/api/r7", &[], Value::Null),
+        ("GET", "/versions/2", &[], Value::Null),
+        ("GET", "/versions/2/diff", &[], Value::Null),
+        ("POST", "/explain", &[], json!({ "domain": "api", "attributes": { "path": "/7/a" } })),
+    ];
+    node.longest_turn();
+    let mut long = Vec::new();
+    for (method, path, headers, body) in asks {
+        let answer = patiently(&node, method, path, headers, &body);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{method} {path}: {answer}");
+        let longest = node.longest_turn();
+        println!("{method} {path}: {longest:?}");
+        if longest > LONGEST {
+            long.push((method, path, longest));
+        }
+    }
+    assert!(long.is_empty(), "{long:?}");
+}
