@@ -1,10 +1,12 @@
 //! What a person may type after `cargo xtask`, and what it means.
 
+use crate::tiers::Tier;
+
 /// A chore, with its settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
     Help,
-    Test,
+    Test { tier: Tier },
     Ci,
     Tools,
     Dashboard,
@@ -19,7 +21,10 @@ pub(crate) enum Chore {
 pub(crate) const HELP: &str = "\
 cargo xtask CHORE
 
-  test                           every test there is, on real servers
+  test [--tier N]                tier 0: unit, property and simulator tests, without servers
+                                 tier 1: and those with one Redis
+                                 tier 2: every test, on real servers (what CI runs; the default)
+                                 tier 3: and what takes hours: long attacks and alerts, mutants, library
   ci                             what CI runs: format, lints, dashboard, test, docs, fuzzing for a bounded time
   tools                          only find or install the real servers that the tests start
   dashboard                      build the dashboard's files, which are committed
@@ -48,7 +53,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         _ if rest.iter().any(|word| word == "--help" || word == "-h") => Ok(Chore::Help),
         "fuzz" => fuzz(rest),
         "mutants" => mutants(rest),
-        "test" => alone(Chore::Test, &rest),
+        "test" => test(&rest),
         "ci" => alone(Chore::Ci, &rest),
         "tools" => alone(Chore::Tools, &rest),
         "dashboard" => alone(Chore::Dashboard, &rest),
@@ -64,6 +69,18 @@ fn alone(chore: Chore, rest: &[String]) -> Result<Chore, String> {
         None => Ok(chore),
         Some(extra) => Err(format!("unexpected argument `{extra}`")),
     }
+}
+
+fn test(rest: &[String]) -> Result<Chore, String> {
+    let number = match rest {
+        [] => "2",
+        [word, number] if word == "--tier" => number,
+        [word] if word.starts_with("--tier=") => &word["--tier=".len()..],
+        [word, ..] => return Err(format!("unexpected argument `{word}`")),
+    };
+    let tier =
+        Tier::numbered(number).ok_or_else(|| format!("--tier must be 0, 1, 2 or 3, not `{number}`"))?;
+    Ok(Chore::Test { tier })
 }
 
 fn bench(mut rest: Vec<String>) -> Chore {
@@ -137,6 +154,14 @@ mod tests {
     fn a_benchmark_keeps_its_own_arguments() {
         let expected = Chore::Bench { name: Some("server".into()), rest: vec!["--help".into()] };
         assert_eq!(parsed("bench server --help"), Ok(expected));
+    }
+
+    #[test]
+    fn tests_take_a_tier_and_default_to_all() {
+        assert_eq!(parsed("test"), Ok(Chore::Test { tier: Tier::All }));
+        assert_eq!(parsed("test --tier 0"), Ok(Chore::Test { tier: Tier::NoServers }));
+        assert_eq!(parsed("test --tier=3"), Ok(Chore::Test { tier: Tier::Nightly }));
+        assert_eq!(parsed("test --tier 4"), Err("--tier must be 0, 1, 2 or 3, not `4`".into()));
     }
 
     #[test]

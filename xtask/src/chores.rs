@@ -4,8 +4,9 @@ use std::path::Path;
 
 use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
+use crate::tiers::{self, Tier};
 use crate::tools::{self, ToolEnv};
-use crate::{dashboard, fuzz, library, second_try};
+use crate::{dashboard, fuzz, library, mutants};
 
 /// Finds or installs the tools, and says where each is.
 pub(crate) fn tools(root: &Path) -> Result<(), Failure> {
@@ -14,13 +15,46 @@ pub(crate) fn tools(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every test there is.
-pub(crate) fn test(root: &Path) -> Result<(), Failure> {
+/// The tests of a tier. The first two need no tool that is not there already.
+pub(crate) fn test(root: &Path, tier: Tier) -> Result<(), Failure> {
     with_summary(|steps| {
+        if tier < Tier::All {
+            return steps.run("test", || tiers::run(root, tier, &ToolEnv::default()));
+        }
         let found = tools_step(steps, root)?;
-        steps.run("test", || tests(root, &found))?;
-        steps.run("fuzz", || fuzz::bounded(root))
+        steps.run("test", || tiers::run(root, tier, &found))?;
+        steps.run("fuzz", || fuzz::bounded(root))?;
+        if tier < Tier::Nightly {
+            return Ok(());
+        }
+        steps.run("attacks", || run(root, &attacks(&found)))?;
+        steps.run("alerts", || run(root, &long_alerts(&found)))?;
+        steps.run("size", || size(root, &found))?;
+        steps.run("mutants", || mutants::run(root, None).map(|()| Outcome::Done))?;
+        steps.run("library", || library::all(root).map(|()| Outcome::Done))
     })
+}
+
+/// The attacks with other seeds and more acts than in CI.
+fn attacks(found: &ToolEnv) -> CommandLine {
+    let command = CommandLine::new(["cargo", "test", "--locked", "-p", "tidegate-cli", "--test", "attack"]);
+    command.env("ATTACK_SEEDS", "100,101,102").env("ATTACK_ACTS", "100").quiet_env(found.vars())
+}
+
+/// The alerts that compare a minute with the half hour before it.
+fn long_alerts(found: &ToolEnv) -> CommandLine {
+    let command = CommandLine::new(["cargo", "test", "--locked", "-p", "tidegate-cli", "--test", "it", "--"]);
+    command.args(["--ignored", "alert_minutes"]).quiet_env(found.vars())
+}
+
+/// Ten million callers on a release build.
+fn size(root: &Path, found: &ToolEnv) -> Result<Outcome, Failure> {
+    cargo(root, &["build", "--release", "--locked", "-p", "tidegate-cli"])?;
+    let binary = root.join("target/release/tidegate").display().to_string();
+    let command =
+        CommandLine::new(["cargo", "test", "--locked", "-p", "tidegate-cli", "--test", "attack", "--"])
+            .args(["--ignored", "ten_million", "--nocapture"]);
+    run(root, &command.env("ATTACK_BINARY", binary).quiet_env(found.vars()))
 }
 
 /// Everything that must pass before a change is accepted, quickest first.
@@ -33,7 +67,7 @@ pub(crate) fn ci(root: &Path) -> Result<(), Failure> {
         steps.run("lints", || cargo(root, &lints))?;
         steps.run("deny", || deny(root))?;
         steps.run("dashboard", || dashboard::check(root))?;
-        steps.run("test", || tests(root, &found))?;
+        steps.run("test", || tiers::run(root, Tier::All, &found))?;
         steps.run("docs", || docs(root))?;
         steps.run("fuzz", || fuzz::bounded(root))
     })
@@ -58,14 +92,6 @@ fn tools_step(steps: &mut Steps, root: &Path) -> Result<ToolEnv, Failure> {
         Ok(Outcome::Done)
     })?;
     Ok(found)
-}
-
-/// Unit, integration and documentation tests of every crate.
-///
-/// Benchmarks are left out: they need `valgrind` and minutes, and clippy's `--all-targets` already compiles them.
-fn tests(root: &Path, found: &ToolEnv) -> Result<Outcome, Failure> {
-    let command = CommandLine::new(["cargo", "test", "--workspace", "--locked", "--no-fail-fast"]);
-    second_try::tests(root, &command.quiet_env(found.vars()))
 }
 
 const CARGO_DENY: &str = "0.20.2";

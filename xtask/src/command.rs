@@ -1,7 +1,7 @@
 //! A command line that can be shown, tested and run: what the summary prints is what was executed.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 pub(crate) struct CommandLine {
     program: String,
     args: Vec<String>,
+    /// Where it runs, if not where its runner says.
+    folder: Option<String>,
     env: Vec<(String, String)>,
     /// Set for the child but not shown: they make no difference to someone who repeats the command by hand.
     quiet_env: Vec<(String, String)>,
@@ -20,11 +22,16 @@ impl CommandLine {
     pub(crate) fn new<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Self {
         let mut words = words.into_iter().map(Into::into);
         let program = words.next().expect("a command line names a program");
-        Self { program, args: words.collect(), env: Vec::new(), quiet_env: Vec::new() }
+        Self { program, args: words.collect(), folder: None, env: Vec::new(), quiet_env: Vec::new() }
     }
 
     pub(crate) fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    pub(crate) fn within(mut self, folder: &str) -> Self {
+        self.folder = Some(folder.to_owned());
         self
     }
 
@@ -48,31 +55,17 @@ impl CommandLine {
         }
     }
 
-    /// Runs it in `dir`, its output going to ours; what it writes to stdout is also given back.
-    pub(crate) fn run_and_read(&self, dir: &Path) -> (Result<(), String>, String) {
+    /// Runs it in `dir` and gives back what it writes to stdout.
+    pub(crate) fn run_captured(&self, dir: &Path) -> (Result<(), String>, String) {
         eprintln!("$ {self}");
-        let mut child = match self.command(dir).stdout(Stdio::piped()).spawn() {
-            Ok(child) => child,
-            Err(error) => return (Err(self.cannot_start(&error)), String::new()),
-        };
-        let mut printed = String::new();
-        for line in child
-            .stdout
-            .take()
-            .into_iter()
-            .flat_map(|out| BufReader::new(out).split(b'\n'))
-            .map_while(Result::ok)
-        {
-            let line = String::from_utf8_lossy(&line);
-            println!("{line}");
-            printed.extend([&*line, "\n"]);
+        match self.command(dir).stderr(Stdio::inherit()).output() {
+            Ok(output) => {
+                let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+                let ended = if output.status.success() { Ok(()) } else { Err(output.status.to_string()) };
+                (ended, printed)
+            }
+            Err(error) => (Err(self.cannot_start(&error)), String::new()),
         }
-        let ended = match child.wait() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(status.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        (ended, printed)
     }
 
     /// Whether it runs and succeeds, showing nothing.
@@ -97,7 +90,7 @@ impl CommandLine {
 
     fn command(&self, dir: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.args).current_dir(dir);
+        command.args(&self.args).current_dir(self.folder.as_deref().map_or(dir, Path::new));
         command.envs(self.env.iter().chain(&self.quiet_env).map(|(name, value)| (name, value)));
         command
     }
@@ -109,6 +102,9 @@ impl CommandLine {
 
 impl fmt::Display for CommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(folder) = &self.folder {
+            write!(f, "cd {} && ", quoted(folder))?;
+        }
         for (name, value) in &self.env {
             write!(f, "{name}={} ", quoted(value))?;
         }

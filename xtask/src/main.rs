@@ -15,8 +15,9 @@ mod fuzz;
 mod library;
 mod loc;
 mod mutants;
-mod second_try;
+mod retry_failed;
 mod steps;
+mod tiers;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
             println!("{}", args::HELP);
             return ExitCode::SUCCESS;
         }
-        Chore::Test => chores::test(&root),
+        Chore::Test { tier } => chores::test(&root, tier),
         Chore::Ci => chores::ci(&root),
         Chore::Tools => chores::tools(&root),
         Chore::Dashboard => dashboard::build(&root),

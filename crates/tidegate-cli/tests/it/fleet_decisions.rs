@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_testkit::{Redis, TidegateServer, eventually, http, in_three_tries, poll};
+use tidegate_testkit::{Redis, TidegateServer, eventually, http, poll};
 
 use crate::control_world::{PATIENCE, TOKEN};
 use crate::redis_world::BINARY;
@@ -239,13 +239,10 @@ fn every_answer_is_of_all_nodes_whichever_of_them_hears_the_question_first() {
     one.ask(&["alice".to_owned()]);
     two.ask(&["alice".to_owned()]);
     // Eight in a row: the one that asks is now before the other with its heartbeat, now behind it.
-    in_three_tries(|| {
-        (0..8).try_for_each(|_| {
-            let found = one.get("/decisions?key=user=alice");
-            let whole = found["missing"] == json!([]) && found["fit"] == 2;
-            whole.then_some(()).ok_or_else(|| found.to_string())
-        })
-    });
+    for _ in 0..8 {
+        let found = one.get("/decisions?key=user=alice");
+        assert!(found["missing"] == json!([]) && found["fit"] == 2, "{found}");
+    }
 }
 
 #[test]
@@ -253,17 +250,12 @@ fn a_node_that_does_not_answer_is_named() {
     let redis = Redis::start();
     let [one, mut two] = Node::pair(&redis, "['*']");
     one.ask(&["alice".to_owned()]);
-    in_three_tries(|| {
-        // It counts as alive for five seconds after its last heartbeat.
-        two.server.process().pause();
-        let found = one.get("/decisions?key=user=alice");
-        two.server.process().resume();
-        assert_eq!(found["fit"], 1, "what is known is answered: {found}");
-        match found["missing"][0]["node"].as_str() {
-            Some("two") => Ok(()),
-            _ => Err(found.to_string()),
-        }
-    });
+    // It counts as alive for five seconds after its last heartbeat.
+    two.server.process().pause();
+    let found = one.get("/decisions?key=user=alice");
+    two.server.process().resume();
+    assert_eq!(found["fit"], 1, "what is known is answered: {found}");
+    assert_eq!(found["missing"][0]["node"], "two", "{found}");
 }
 
 #[test]

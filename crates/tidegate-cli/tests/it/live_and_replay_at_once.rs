@@ -12,7 +12,7 @@ use tidegate_rules::{Format as RuleFormat, RuleSet, Source};
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate_testkit::resp::{self, Client};
-use tidegate_testkit::{Redis, http, in_three_tries};
+use tidegate_testkit::{Redis, http};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 
@@ -203,9 +203,8 @@ impl AtOnce {
     }
 }
 
-/// Lets clients ask at once, and plays what the servers wrote. An error where the machine was so busy that the servers decided without
-/// their store, which no replay repeats.
-fn agree_on_every_decision(stores: &[&str], seed: u64) -> Result<(), String> {
+/// Lets clients ask at once, and plays what the servers wrote.
+fn agree_on_every_decision(stores: &[&str], seed: u64) {
     let server =
         |(number, store): (usize, &&str)| LoggingServer::start(store, &format!("node-{number}"), RULES);
     let servers: Vec<LoggingServer> = stores.iter().enumerate().map(server).collect();
@@ -213,14 +212,13 @@ fn agree_on_every_decision(stores: &[&str], seed: u64) -> Result<(), String> {
     let clients: Vec<_> = clients.into_iter().map(|client| thread::spawn(|| client.run())).collect();
     let live: BTreeMap<u64, bool> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
     let logs: Vec<String> = servers.into_iter().map(LoggingServer::log).collect();
-    let otherwise = decided_otherwise(&logs, &live)?;
+    let otherwise = decided_otherwise(&logs, &live);
     assert!(otherwise.is_empty(), "seed {seed}: {}", otherwise.join("\n"));
     command_agrees(&logs, RULES);
-    Ok(())
 }
 
 /// The lines of requests that a replay in the order of the store's times decides otherwise.
-fn decided_otherwise(logs: &[String], live: &BTreeMap<u64, bool>) -> Result<Vec<String>, String> {
+fn decided_otherwise(logs: &[String], live: &BTreeMap<u64, bool>) -> Vec<String> {
     let rules = RuleSet::compile(&[Source::new("rules.yaml", RULES)], RuleFormat::Native).unwrap();
     let mut replay = Replay::new(rules, None, Options::new("api"));
     let mut parser = Parser::new(Format::Tidegate).unwrap();
@@ -230,9 +228,9 @@ fn decided_otherwise(logs: &[String], live: &BTreeMap<u64, bool>) -> Result<Vec<
         let Line::Text(text) = line.line else { panic!("a line is too long") };
         let shown = String::from_utf8_lossy(text).into_owned();
         let recorded = parser.parse(text).unwrap_or_else(|bad| panic!("{bad}: {shown}"));
-        if recorded.own.source.is_some_and(|source| source.is_without_the_store()) {
-            return Err(format!("decided without the store: {shown}"));
-        }
+        // No replay repeats such a decision; the store's timeout of five seconds is far from what this traffic needs.
+        let without = recorded.own.source.is_some_and(|source| source.is_without_the_store());
+        assert!(!without, "decided without the store: {shown}");
         assert!(recorded.own.decided_at.is_some(), "the store did not say when: {shown}");
         let now = replay.play(&recorded);
         if recorded.tells != Tells::Request {
@@ -250,7 +248,7 @@ fn decided_otherwise(logs: &[String], live: &BTreeMap<u64, bool>) -> Result<Vec<
     }
     assert_eq!(seen.len(), live.len(), "not every request is in the log");
     assert!(refused_by.len() >= 14, "too little happened: {refused_by:?}");
-    Ok(otherwise)
+    otherwise
 }
 
 /// Which traffic to make; more of it with `LIVE_SEEDS=1..20`.
@@ -263,17 +261,15 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn a_server_on_memory_and_a_replay_agree_on_every_decision_of_many_clients_at_once() {
     for seed in seeds() {
-        in_three_tries(|| agree_on_every_decision(&["memory:"], seed));
+        agree_on_every_decision(&["memory:"], seed);
     }
 }
 
 #[test]
 fn two_servers_on_one_redis_and_a_replay_agree_on_every_decision_of_many_clients_at_once() {
     for seed in seeds() {
-        in_three_tries(|| {
-            let redis = Redis::start();
-            let store = redis.url();
-            agree_on_every_decision(&[&store, &store], seed)
-        });
+        let redis = Redis::start();
+        let store = redis.url();
+        agree_on_every_decision(&[&store, &store], seed);
     }
 }
