@@ -80,9 +80,14 @@ pub(crate) const MEASURING: [(&str, &[&str]); 4] = [
     ("tidegate-testkit", &["fault_proxy::"]),
 ];
 
-/// At a time, and tests at a time in each of them.
+/// Programs at a time, and tests at a time in each of them: more than cores, as most tests wait.
 const PROGRAMS: usize = 2;
-const THREADS: &str = "2";
+const THREADS: &str = "3";
+/// Tests at a time in a program that has the machine for itself.
+const THREADS_ALONE: &str = "2";
+
+/// Each attack needs the whole machine, and so does a browser.
+const ALONE: [&str; 2] = ["attack", "dashboard"];
 
 /// A program made of a crate's tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,10 +140,10 @@ impl Program {
 
     /// The longest ones first, so that none is left alone at the end.
     fn rank(&self) -> (bool, usize) {
-        let long = ["attack", "dashboard"].contains(&self.target.as_str());
         let order = ["tidegate-cli", "tidegate-server", "tidegate-store-redis", "tidegate-admin"];
         let place = order.iter().position(|package| *package == self.package).unwrap_or(order.len());
-        (self.unit, if long { 0 } else { place })
+        // The command line's unit tests wait for minutes too.
+        (self.unit && place > 0, place)
     }
 
     pub(crate) fn command(&self) -> CommandLine {
@@ -151,17 +156,19 @@ impl Program {
 /// Builds every test program, and runs those of `tier`; the few that fail once more, alone.
 pub(crate) fn run(root: &Path, tier: Tier, found: &ToolEnv) -> Result<Outcome, Failure> {
     let programs = built(root)?;
-    let mut crowd = Vec::new();
-    let mut alone = Vec::new();
+    let (mut crowd, mut alone) = (Vec::new(), Vec::new());
     for program in &programs {
         let Some(left_out) = program.left_out(tier) else { continue };
-        let skips =
-            |names: &[&'static str]| names.iter().flat_map(|name| ["--skip", *name]).collect::<Vec<_>>();
-        let command = program.command().args(skips(left_out)).args(["--test-threads", THREADS]);
-        let command = command.quiet_env(found.vars());
-        crowd.push((program, command.clone().args(skips(program.measuring()))));
-        if !program.measuring().is_empty() {
-            alone.push((program, command.args(program.measuring().iter().copied())));
+        let command = program.command().args(skip(left_out)).quiet_env(found.vars());
+        let quietly = command.clone().args(["--test-threads", THREADS_ALONE]);
+        if ALONE.contains(&program.target.as_str()) {
+            alone.push((program, quietly));
+            continue;
+        }
+        let measuring = program.measuring();
+        crowd.push((program, command.args(["--test-threads", THREADS]).args(skip(measuring))));
+        if !measuring.is_empty() {
+            alone.push((program, quietly.args(measuring.iter().copied())));
         }
     }
     let mut ran = at_once(root, &crowd, PROGRAMS);
@@ -172,6 +179,10 @@ pub(crate) fn run(root: &Path, tier: Tier, found: &ToolEnv) -> Result<Outcome, F
         doc.run(root).map_err(|why| Failure::of_command(&doc, &why))?;
     }
     Ok(outcome)
+}
+
+fn skip<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    names.iter().flat_map(|name| ["--skip", *name]).collect()
 }
 
 /// Every test program of the workspace, built, the longest first.

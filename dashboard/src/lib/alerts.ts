@@ -20,7 +20,7 @@ export function marksOf(versions: Version[] | undefined, alerts: Alerts | null):
     text: `published by ${version.author}: ${version.reason || 'no reason given'}`,
     colour: '--accent',
   }));
-  const fired = [...(alerts?.active ?? []), ...(alerts?.over ?? [])].map((alert) => ({
+  const fired = [...(alerts?.active ?? []), ...(alerts?.resolved ?? [])].map((alert) => ({
     at: alert.since_s,
     label: alert.kind === 'breaker_open' ? 'breaker open' : alert.kind.replaceAll('_', ' '),
     text: `${alert.summary}${alert.ended_s ? ` (over after ${alert.ended_s - alert.since_s} s)` : ' (still so)'}`,

@@ -215,7 +215,7 @@ export interface Stats {
   store_p50_us?: Column;
   store_p99_us?: Column;
   nodes?: number;
-  of_one_node?: boolean[];
+  partial?: boolean[];
   versions?: Version[];
 }
 
@@ -269,7 +269,7 @@ export interface Alert {
 
 export interface Alerts {
   active: Alert[];
-  over: Alert[];
+  resolved: Alert[];
 }
 
 export interface Silence {
@@ -302,9 +302,9 @@ export interface Decision {
 
 export interface Decisions {
   decisions: Decision[];
-  /** How many fit, and how many requests they stand for. */
-  fit: number;
-  stand_for: number;
+  /** How many entries match, and how many requests they represent. */
+  matched: number;
+  represents: number;
   oldest: string | null;
   missing?: MissingNode[];
 }

@@ -23,8 +23,8 @@ fn desk(control: &Control) -> Answer<&Arc<AlertDesk>> {
 }
 
 pub(crate) async fn list(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
-    let (active, over, told_by) = desk(&control)?.show();
-    Ok(Json(json!({ "active": active, "over": over, "told_by": told_by })))
+    let (active, resolved, sent_by) = desk(&control)?.show();
+    Ok(Json(json!({ "active": active, "resolved": resolved, "sent_by": sent_by })))
 }
 
 pub(crate) async fn silences(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {

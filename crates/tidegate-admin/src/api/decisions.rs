@@ -89,16 +89,17 @@ pub(crate) async fn search(
     let unknown = unknown_name(&control, &search);
     let gathered = control.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
     let (mut found, mut nodes) = (Vec::new(), Vec::new());
-    let (mut fit, mut stand_for, mut oldest, mut cut) = (0, 0, None, false);
+    let (mut matched, mut represents, mut oldest, mut cut) = (0, 0, None, false);
     for (node, answer) in gathered.answers {
-        let NodeAnswer::Decisions { decisions, fit: own, stand_for: own_stand_for, oldest_us, cut: own_cut } =
+        let NodeAnswer::Decisions { decisions, fit: own, stand_for: own_represents, oldest_us, cut: own_cut } =
             answer
         else {
             continue;
         };
-        nodes.push(json!({ "node": node, "fit": own, "oldest": oldest_us.map(micros) }));
+        nodes.push(json!({ "node": node, "matched": own, "oldest": oldest_us.map(micros) }));
         // Another node told these numbers: they may be anything.
-        (fit, stand_for) = (u64::saturating_add(fit, own), u64::saturating_add(stand_for, own_stand_for));
+        matched = u64::saturating_add(matched, own);
+        represents = u64::saturating_add(represents, own_represents);
         cut |= own_cut;
         // The merged log is complete only from where all of them are.
         oldest = oldest.max(oldest_us);
@@ -109,8 +110,8 @@ pub(crate) async fn search(
     let decisions: Vec<Value> = found.into_iter().map(|decision| shown(decision, log, masked)).collect();
     Ok(Json(json!({
         "decisions": decisions,
-        "fit": fit,
-        "stand_for": stand_for,
+        "matched": matched,
+        "represents": represents,
         "oldest": oldest.map(micros),
         "cut": cut,
         "unknown": unknown,

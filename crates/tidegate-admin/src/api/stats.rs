@@ -54,7 +54,7 @@ pub(crate) async fn stats(
     // If the fleet cannot be asked, this node's own history is better than none.
     let nodes =
         if fleets.is_some() { control.limiter.remote_stats().map_or(1, |stats| stats.fleet) } else { 1 };
-    let ((mut series, latencies), of_one_node) = match fleets {
+    let ((mut series, latencies), partial) = match fleets {
         Some(chunks) => merged(window, now.as_micros() / 1_000_000, chunks, own, fits),
         // Without a shared store, this node is the whole fleet.
         None => (own, vec![control.fleet.is_shared(); window.steps().count()]),
@@ -78,7 +78,7 @@ pub(crate) async fn stats(
         "store_p50_us": column(|one| one.store_p50_us),
         "store_p99_us": column(|one| one.store_p99_us),
         "nodes": nodes,
-        "of_one_node": of_one_node,
+        "partial": partial,
         "versions": marks(&control, window).await,
     })))
 }

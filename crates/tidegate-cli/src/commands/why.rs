@@ -75,12 +75,12 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
         return Err(Failure::new("--from must be before --to")
             .hint("spans go back from now: --from 1h --to 15m is what was between them"));
     }
-    let (mut newest, mut fit, mut bad) = (VecDeque::new(), 0u64, 0u64);
+    let (mut newest, mut matched, mut bad) = (VecDeque::new(), 0u64, 0u64);
     let mut hashed = BTreeSet::new();
     let mut lines = Reader::new(File::open(path).map_err(unreadable)?);
     while let Some(line) = lines.next_line().map_err(unreadable)? {
         let decision = match line {
-            Line::Text(text) if fit + bad == 0 && text.starts_with(&[0x1f, 0x8b]) => {
+            Line::Text(text) if matched + bad == 0 && text.starts_with(&[0x1f, 0x8b]) => {
                 return Err(Failure::new(format!("{} is compressed", path.display()))
                     .hint("unpack it first: zcat decisions.log.1.gz > decisions.log.1"));
             }
@@ -105,14 +105,14 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
         if !is_then || !fits(&decision, args) {
             continue;
         }
-        fit += 1;
+        matched += 1;
         if let Some(time) = moment(&decision) {
             decision["time"] = time.into();
         }
         newest.push_front(decision);
         newest.truncate(args.limit as usize);
     }
-    Ok(json!({ "decisions": newest, "fit": fit, "unreadable": bad, "hashed": hashed }))
+    Ok(json!({ "decisions": newest, "matched": matched, "unreadable": bad, "hashed": hashed }))
 }
 
 /// A time, or a duration back from now, as the API accepts them.
@@ -152,24 +152,24 @@ fn sentences(found: &Value) -> String {
         out.push_str(&plain(&sentence(decision)));
         out.push('\n');
     }
-    let fit = found["fit"].as_u64().unwrap_or(0);
-    let _ = match (fit, found["oldest"].as_str()) {
+    let matched = found["matched"].as_u64().unwrap_or(0);
+    let _ = match (matched, found["oldest"].as_str()) {
         (0, Some(oldest)) => writeln!(out, "nothing that fits was kept since {oldest}"),
         (0, None) => writeln!(out, "nothing that fits was kept"),
-        _ if fit > decisions.len() as u64 => {
+        _ if matched > decisions.len() as u64 => {
             let (more, how) = (
-                fit - decisions.len() as u64,
+                matched - decisions.len() as u64,
                 if decisions.len() < MOST { "--limit" } else { "--from and --to" },
             );
             writeln!(out, "and {more} more: {how} shows them")
         }
         _ => Ok(()),
     };
-    if let (0, Some(unknown)) = (fit, found["unknown"].as_str()) {
+    if let (0, Some(unknown)) = (matched, found["unknown"].as_str()) {
         let _ = writeln!(out, "{}: `tidegate rules list` shows them", plain(unknown));
     }
     for name in
-        found["hashed"].as_array().into_iter().flatten().filter_map(Value::as_str).filter(|_| fit == 0)
+        found["hashed"].as_array().into_iter().flatten().filter_map(Value::as_str).filter(|_| matched == 0)
     {
         let _ = writeln!(
             out,
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn nothing_found_under_a_name_that_no_rule_has_says_so_and_where_the_names_are() {
         let unknown = "no rule in use is called `nope`";
-        let told = sentences(&json!({ "decisions": [], "fit": 0, "unknown": unknown }));
+        let told = sentences(&json!({ "decisions": [], "matched": 0, "unknown": unknown }));
         assert_eq!(
             told,
             "nothing that fits was kept\nno rule in use is called `nope`: `tidegate rules list` shows them\n"

@@ -133,7 +133,8 @@ fn of_two_nodes_on_one_store_only_one_tells_what_both_see() {
     assert!(fleet["warnings"].to_string().contains("run different rules"), "{fleet}");
     nodes[0].offer_rules(&another);
     eventually("both see the end of it, and that is told", LONG, || {
-        nodes.iter().all(|node| shown(node, "over") && !shown(node, "active")) && told("resolved") != [0, 0]
+        nodes.iter().all(|node| shown(node, "resolved") && !shown(node, "active"))
+            && told("resolved") != [0, 0]
     });
     let began = told("firing");
     assert!([[0, 1], [1, 0]].contains(&began), "one of them told that it began: {began:?}");

@@ -365,7 +365,7 @@ fn a_search_shows_decisions_and_not_what_became_of_their_leases() {
     assert!(kept.iter().all(|line| !line.contains(lease.as_str().unwrap())), "{kept:?}");
     let headers = [("authorization", &*format!("Bearer {TOKEN}"))];
     let found = http::request(admin, "GET", "/admin/v1/decisions", &headers, b"").unwrap().json();
-    assert_eq!((&found["fit"], &found["stand_for"]), (&json!(3), &json!(3)), "{found}");
+    assert_eq!((&found["matched"], &found["represents"]), (&json!(3), &json!(3)), "{found}");
     let told = run_in(dir.path(), &["why", "--all", "--log", "decisions.log"]);
     assert!(told.matches("user=alice").count() == 3 && !told.contains("could not be read"), "{told}");
     // The sample that the dashboard plays before rules are published knows how long the lease was held.

@@ -212,7 +212,7 @@ fn a_search_finds_what_the_other_node_refused_and_a_viewer_sees_no_key() {
     two.ask(&vec!["alice@example.com".to_owned(); 42]);
     one.ask(&["alice@example.com".to_owned()]);
     let found = one.whole("/decisions?key=user=alice@example.com&verdict=refused");
-    assert_eq!((&found["fit"], &found["missing"]), (&json!(3), &json!([])), "{found}");
+    assert_eq!((&found["matched"], &found["missing"]), (&json!(3), &json!([])), "{found}");
     let by_node =
         |name: &str| found["decisions"].as_array().unwrap().iter().filter(|one| one["node"] == name).count();
     assert_eq!((by_node("one"), by_node("two")), (1, 2));
@@ -241,7 +241,7 @@ fn every_answer_is_of_all_nodes_whichever_of_them_hears_the_question_first() {
     // Eight in a row: the one that asks is now before the other with its heartbeat, now behind it.
     for _ in 0..8 {
         let found = one.get("/decisions?key=user=alice");
-        assert!(found["missing"] == json!([]) && found["fit"] == 2, "{found}");
+        assert!(found["missing"] == json!([]) && found["matched"] == 2, "{found}");
     }
 }
 
@@ -254,7 +254,7 @@ fn a_node_that_does_not_answer_is_named() {
     two.server.process().pause();
     let found = one.get("/decisions?key=user=alice");
     two.server.process().resume();
-    assert_eq!(found["fit"], 1, "what is known is answered: {found}");
+    assert_eq!(found["matched"], 1, "what is known is answered: {found}");
     assert_eq!(found["missing"][0]["node"], "two", "{found}");
 }
 

@@ -18,7 +18,7 @@ fn steps_are_of_one_node_while_a_killed_redis_is_gone_and_of_the_fleet_once_it_i
         assert_eq!(stats.status, 200, "{}", stats.text());
         stats.json()
     };
-    let is = |stats: &Value, of_one_node: bool| stats["of_one_node"] == json!([of_one_node, of_one_node]);
+    let is = |stats: &Value, of_one_node: bool| stats["partial"] == json!([of_one_node, of_one_node]);
     let has_numbers =
         |stats: &Value| stats["total"]["allowed"].as_array().unwrap().iter().all(|n| n.as_f64() > Some(0.0));
     eventually("they are the fleet's", PATIENCE, || is(&stats(), false));

@@ -16,11 +16,11 @@ fn node() -> Node {
 fn a_search_says_who_was_refused_and_by_which_rule() {
     let node = node();
     let found = node.get("/decisions?key=user=alice&verdict=refused");
-    assert_eq!((&found["fit"], &found["stand_for"]), (&json!(2), &json!(2)));
+    assert_eq!((&found["matched"], &found["represents"]), (&json!(2), &json!(2)));
     let first = &found["decisions"][0];
     assert_eq!((&first["rule"], &first["attributes"]["user"]), (&json!("per-user"), &json!("alice")));
-    assert_eq!(node.get("/decisions?key=user=nobody")["fit"], 0);
-    assert_eq!(node.get("/decisions?from=15m")["fit"], 6);
+    assert_eq!(node.get("/decisions?key=user=nobody")["matched"], 0);
+    assert_eq!(node.get("/decisions?from=15m")["matched"], 6);
     assert_eq!(node.get("/decisions?limit=2")["decisions"].as_array().unwrap().len(), 2);
     for wrong in
         ["/decisions?key=alice", "/decisions?verdict=maybe", "/decisions?from=soon", "/keys/top?by=name"]
@@ -37,7 +37,7 @@ fn a_search_for_what_cannot_be_says_so() {
     {
         let found = node.get(&format!("/decisions?{asked}"));
         let told = format!("no {unknown} in use is called `nope`");
-        assert_eq!((&found["fit"], &found["unknown"]), (&json!(0), &json!(told)), "{asked}");
+        assert_eq!((&found["matched"], &found["unknown"]), (&json!(0), &json!(told)), "{asked}");
     }
     assert_eq!(node.get("/decisions?domain=api&rule=per-user")["unknown"], Value::Null);
     let refused = |query: &str| {
@@ -75,7 +75,7 @@ fn a_viewer_cannot_find_out_whose_hash_it_sees_by_trying_names() {
     }
     let shown = ask("/decisions").json();
     let hash = shown["decisions"][0]["attributes"]["user"].as_str().unwrap().replace('#', "%23");
-    assert_eq!(ask(&format!("/decisions?key=user={hash}")).json()["fit"], 1, "bob asked last, and once");
+    assert_eq!(ask(&format!("/decisions?key=user={hash}")).json()["matched"], 1, "bob asked last, and once");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_caller_whose_key_holds_commas_and_signs_is_found() {
     for user in ["a,b", "a,b=c", "x=y", "{"] {
         assert_eq!(node.passing(user, 1), 1);
     }
-    let fit = |key: &str| node.get(&format!("/decisions?key={key}"))["fit"].clone();
+    let fit = |key: &str| node.get(&format!("/decisions?key={key}"))["matched"].clone();
     assert_eq!([fit("user=a,b"), fit("user=x=y"), fit("user={")], [json!(1), json!(1), json!(1)]);
     assert_eq!(fit("{%22user%22:%22a,b=c%22}"), 1, "as an object of JSON there is no doubt");
     let wrong = node.ask("GET", "/decisions?key={%22user%22:7}", &Value::Null);
@@ -224,7 +224,7 @@ fn who_only_looks_at_a_key_is_not_in_the_log() {
     let looked =
         node.ask("POST", "/keys/lookup", &json!({ "domain": "api", "attributes": { "user": "alice" } }));
     assert_eq!((looked.status, &looked.json()["cells"][0]["used"]), (200, &json!(3)));
-    assert_eq!(node.get("/decisions")["fit"], 6);
+    assert_eq!(node.get("/decisions")["matched"], 6);
 }
 
 const TEN: &str = "domain: api\nrules: [{ name: login, match: { path: /login }, key: [ip], limits: [{ algorithm: sliding_log, limit: 10, window: 1m }] }]\n";

@@ -167,7 +167,7 @@ fn stats_have_what_was_decided() {
         (sum("allowed") == 3.0 && sum("refused") == 2.0).then_some(())
     });
     assert!(seen.is_some(), "{}", node.get("/stats?from=1m"));
-    let alone = node.get("/stats?from=1m")["of_one_node"].clone();
+    let alone = node.get("/stats?from=1m")["partial"].clone();
     assert!(alone.as_array().unwrap().iter().all(|one| *one == false), "one node is the fleet: {alone}");
     assert_eq!(node.ask("GET", "/stats?from=30d&step=1s", &Value::Null).status, 422);
 }
