@@ -13,6 +13,7 @@ pub(crate) enum Chore {
     Library,
     Compare,
     Loc,
+    Dist { check: bool },
     Fuzz { target: Option<String>, seconds: Option<u64> },
     Mutants { only: Option<String> },
     Bench { name: Option<String>, rest: Vec<String> },
@@ -30,6 +31,8 @@ cargo xtask CHORE
   dashboard                      build the dashboard's files, which are committed
   library                        publish --dry-run, every combination of features, the oldest compiler
   compare                        the library beside governor, tower_governor and limitador, as a table
+  dist [--check]                 archive, Debian package and container image in target/packages; with --check, each
+                                 is installed, run and removed (as root)
   loc                            lines of every crate, product code and tests apart
   fuzz [TARGET] [--seconds N]    every fuzz target, or one, for N seconds each
   mutants [WORD]                 break the code on purpose, and see a test fail; all mistakes, or those with WORD
@@ -59,6 +62,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "dashboard" => alone(Chore::Dashboard, &rest),
         "library" => alone(Chore::Library, &rest),
         "compare" => alone(Chore::Compare, &rest),
+        "dist" if rest == ["--check"] => Ok(Chore::Dist { check: true }),
+        "dist" => alone(Chore::Dist { check: false }, &rest),
         "loc" => alone(Chore::Loc, &rest),
         other => Err(format!("there is no chore `{other}`")),
     }

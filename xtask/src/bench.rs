@@ -162,7 +162,8 @@ pub(crate) fn run(root: &Path, name: Option<&str>, rest: &[String]) -> Result<()
     let mut command =
         CommandLine::new(["cargo", "bench", "--locked", "-p", bench.package, "--bench", bench.target]);
     if STARTS_TIDEGATE.contains(&name) {
-        let build = CommandLine::new(["cargo", "build", "--release", "--locked", "-p", "tidegate-cli"]);
+        let build =
+            CommandLine::new(["cargo", "build", "--profile", "dist", "--locked", "-p", "tidegate-cli"]);
         build.run(root).map_err(|why| Failure::of_command(&build, &why))?;
         command = command.env("TIDEGATE", binary(root));
     }
@@ -174,7 +175,7 @@ pub(crate) fn run(root: &Path, name: Option<&str>, rest: &[String]) -> Result<()
 
 fn binary(root: &Path) -> String {
     let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    root.join(target).join("release/tidegate").display().to_string()
+    root.join(target).join("dist/tidegate").display().to_string()
 }
 
 fn listing() -> String {

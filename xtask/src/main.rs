@@ -11,6 +11,7 @@ mod chores;
 mod clock;
 mod command;
 mod dashboard;
+mod dist;
 mod fuzz;
 mod library;
 mod loc;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Chore::Tools => chores::tools(&root),
         Chore::Dashboard => dashboard::build(&root),
         Chore::Library => library::all(&root),
+        Chore::Dist { check } => dist::run(&root, check),
         Chore::Loc => loc::print(&root),
         Chore::Compare => library::compare(&root),
         Chore::Fuzz { target, seconds } => chores::fuzz(&root, target.as_deref(), seconds),

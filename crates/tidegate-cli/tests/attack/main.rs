@@ -2,7 +2,7 @@
 //! independent checker that reads what was recorded and says which promise was broken.
 //!
 //! Every attack prints its seed. `ATTACK_SEEDS=7,8` runs other seeds, `ATTACK_ACTS=200` makes each longer,
-//! `ATTACK_BINARY=target/release/tidegate` attacks another build:
+//! `ATTACK_BINARY=target/dist/tidegate` attacks another build:
 //!
 //! ```sh
 //! ATTACK_SEEDS=7 cargo test -p tidegate-cli --test attack -- NAME --nocapture

@@ -12,6 +12,7 @@ mod drain;
 mod load;
 mod memory;
 mod occasional;
+mod pulse;
 mod seat;
 mod silence;
 mod worker;
@@ -20,6 +21,7 @@ pub use drain::Drain;
 pub use load::{ListenerLoad, Loads, MOST_LEAVING};
 pub use memory::{Held, HeldAnswer};
 pub(crate) use occasional::Occasional;
+pub use pulse::Pulse;
 pub use seat::{Seat, UnderWay};
 
 use std::future::Future;
@@ -235,6 +237,12 @@ impl DataPlane {
     #[must_use]
     pub fn busy(&self) -> Vec<Duration> {
         self.workers.iter().map(worker::Handle::busy).collect()
+    }
+
+    /// Tells whether every worker still runs; valid until the drain ends.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        Pulse::of(self.workers.iter().map(worker::Handle::runtime).collect())
     }
 
     /// Stops accepting, lets connections finish until the deadline, and returns how many were closed then.

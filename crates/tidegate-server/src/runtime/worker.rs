@@ -29,7 +29,7 @@ const EVENT_INTERVAL: u32 = 8;
 
 pub(super) struct Handle {
     queue: Queue,
-    metrics: tokio::runtime::RuntimeMetrics,
+    runtime: tokio::runtime::Handle,
     thread: JoinHandle<usize>,
 }
 
@@ -39,7 +39,11 @@ impl Handle {
     }
 
     pub(super) fn busy(&self) -> Duration {
-        self.metrics.worker_total_busy_duration(0)
+        self.runtime.metrics().worker_total_busy_duration(0)
+    }
+
+    pub(super) fn runtime(&self) -> tokio::runtime::Handle {
+        self.runtime.clone()
     }
 
     /// Closes this end of the queue; the thread then ends, and returns how many connections it closed.
@@ -59,7 +63,7 @@ pub(super) fn spawn(
     let (queue, dealt) = mpsc::channel(most.min(Semaphore::MAX_PERMITS));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().event_interval(EVENT_INTERVAL).build()?;
-    let metrics = runtime.metrics();
+    let handle = runtime.handle().clone();
     let (deadline, handshake_timeout) = (settings.drain_deadline, settings.handshake_timeout);
     let thread = std::thread::Builder::new().name(format!("tidegate-{}", id.0)).spawn(move || {
         let cut = runtime.block_on(async move {
@@ -73,7 +77,7 @@ pub(super) fn spawn(
         runtime.shutdown_background();
         cut
     })?;
-    Ok(Handle { queue, metrics, thread })
+    Ok(Handle { queue, runtime: handle, thread })
 }
 
 /// The protocol of a listener.

@@ -5,13 +5,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_access::Stream;
 use tidegate_server::runtime::{
     Connection, DataPlane, Drained, Listener, Protocol, RuntimeError, Serving, Settings, WorkerId,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Always busy: it never makes room. Answers `w` with the worker's number, `p` with a panic, `s` with a last word before a
-/// silence that ignores drains, and says `bye` when drained.
+/// silence that ignores drains, `h` with the same before it hangs its worker's thread until the client leaves, and says `bye`
+/// when drained.
 struct Letters(WorkerId);
 
 impl Protocol for Letters {
@@ -36,6 +38,14 @@ impl Protocol for Letters {
                     b"s" => {
                         stream.write_all(b"s").await.unwrap();
                         std::future::pending::<()>().await;
+                    }
+                    b"h" => {
+                        stream.write_all(b"h").await.unwrap();
+                        let Stream::Plain(socket) = stream else { unreachable!("there is no TLS here") };
+                        let mut socket = socket.into_std().unwrap();
+                        socket.set_nonblocking(false).unwrap();
+                        let _ = socket.read(&mut letter);
+                        return;
                     }
                     other => panic!("no such letter: {other:?}"),
                 }
@@ -97,6 +107,21 @@ fn a_connection_beyond_the_bound_is_closed_at_once_and_counted() {
     assert_eq!((load.accepted, load.refused), (2, 1));
     // Connections that are open stay open.
     ask(&mut held[0], b'w');
+}
+
+#[test]
+fn a_worker_that_hangs_has_no_pulse_until_it_runs_again() {
+    let plane = start(&settings(2));
+    let pulse = plane.pulse();
+    let long = Duration::from_secs(10);
+    assert_eq!(pulse.silent(long), 0);
+    let mut client = connect(&plane);
+    ask(&mut client, b'h');
+    assert_eq!(pulse.silent(Duration::from_millis(200)), 1);
+    drop(client);
+    assert_eq!(pulse.silent(long), 0);
+    let _ = plane.drain();
+    assert_eq!(pulse.silent(long), 2, "they have ended");
 }
 
 #[test]

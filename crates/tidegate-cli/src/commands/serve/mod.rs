@@ -13,6 +13,7 @@ mod exposition;
 mod fleet_seal;
 mod jwks;
 mod log_observer;
+mod notify;
 mod open_files;
 mod outgoing;
 mod redis_fleet;
@@ -51,11 +52,12 @@ pub(crate) use control_plane::log_in_link;
 use data_plane::Running;
 use fleet_seal::Seal;
 use log_observer::LogObserver;
+use notify::Supervisor;
 use outgoing::Outgoing;
 use redis_fleet::RedisFleet;
 use reloader::Reloader;
 use secrets::Reloads;
-use signals::StopSignals;
+use signals::{Hangups, StopSignals};
 use watchman::Watchman;
 
 pub(crate) use check::check;
@@ -89,7 +91,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 
 async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure> {
     let mut stop = StopSignals::install().map_err(cannot_start)?;
-    let hangups = signals::hangups().map_err(cannot_start)?;
+    let mut hangups = Hangups::install().map_err(cannot_start)?;
+    let supervisor = Supervisor::find();
     // In this order, so that a change of a file between the two is noticed.
     let watch = Watch::new(settings.rules.paths());
     let from_files = settings.control.source != RuleSource::Database;
@@ -183,7 +186,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     });
     let exposition = outgoing.start(exposition, watchman, &mut background);
     background.spawn(repeats.tell());
-    background.spawn(reloads.run(signals::hangups().map_err(cannot_start)?));
+    background.spawn(reloads.run(hangups.reader()));
     let serving_control = control.clone();
     let serving_admin = tokio::spawn(async move {
         if let Some(admin) = admin {
@@ -198,16 +201,21 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     background.spawn(control.clone().maintain());
     fleet.into_iter().for_each(|fleet| drop(background.spawn(fleet.listen())));
     if from_files {
-        background.spawn(Reloader::new(settings.rules, surfaces, watch, limiter, control).run(hangups));
-    } else {
-        background.spawn(signals::ignore(hangups));
+        let reloader = Reloader::new(settings.rules, surfaces, watch, limiter, control);
+        background.spawn(reloader.run(hangups.reader()));
     }
+    background.spawn(hangups.pass_on(supervisor.clone()));
+    let watchdog = supervisor.watch(plane.pulse()).map_err(cannot_start)?;
+    supervisor.ready();
 
     let signal = tokio::select! {
         signal = stop.next() => signal,
         () = watch_workers(&plane, &busy) => unreachable!("it watches until it is told to stop"),
     };
     let began = clock::now();
+    // Workers end with their connections, which is no reason for an alarm.
+    drop(watchdog);
+    supervisor.stopping();
     health.set_service_status("", ServingStatus::NotServing).await;
     stopping.store(true, Ordering::Relaxed);
     // The delay is for load balancers; a person at the keyboard should not wait.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use tidegate_admin::{Control, at_low_priority};
 use tidegate_limiter::Limiter;
 use tidegate_rules::{Diagnostics, Format, Severity, Source};
-use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use super::signals::Done;
 use crate::reload::{Look, Watch};
 use crate::rules::{RuleFiles, RulesError};
 use crate::unread::{Surfaces, Unread, locate};
@@ -44,12 +45,12 @@ impl Reloader {
     }
 
     /// Runs until dropped.
-    pub(super) async fn run(mut self, mut hangup: Signal) {
+    pub(super) async fn run(mut self, mut hangups: mpsc::Receiver<Done>) {
         let mut found = Look::Same;
         loop {
-            let cause = tokio::select! {
-                _ = hangup.recv() => Cause::Hangup,
-                () = sleep(Watch::pause_after(found)) => Cause::Time,
+            let (cause, _done) = tokio::select! {
+                Some(done) = hangups.recv() => (Cause::Hangup, Some(done)),
+                () = sleep(Watch::pause_after(found)) => (Cause::Time, None),
             };
             // A look may take a while, and blocks the runtime.
             let looking = tokio::task::spawn_blocking(move || {

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate_access::{Offers, ServerTls, TokenSource};
-use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use super::signals::Done;
 use crate::failure::Failure;
 use crate::reload::{Look, Watch};
 use crate::settings::listeners::ServerFiles;
@@ -41,20 +42,24 @@ impl Reloads {
     }
 
     /// Runs until dropped.
-    pub(super) async fn run(self, mut hangup: Signal) {
+    pub(super) async fn run(self, mut hangups: mpsc::Receiver<Done>) {
         let paths: Vec<PathBuf> = self.paths();
         let mut watch = Watch::new(paths.iter().map(PathBuf::as_path));
         // They were read before the watch started: a change in between would never be noticed.
         self.reload(Tell::Mistakes);
         let mut found = Look::Same;
         loop {
-            tokio::select! {
-                _ = hangup.recv() => {
+            let _done = tokio::select! {
+                Some(done) = hangups.recv() => {
                     watch.forget_changes();
                     found = Look::Changed;
+                    Some(done)
                 }
-                () = sleep(Watch::pause_after(found)), if !paths.is_empty() => found = watch.look(),
-            }
+                () = sleep(Watch::pause_after(found)) => {
+                    found = watch.look();
+                    None
+                }
+            };
             if found == Look::Changed {
                 self.reload(Tell::All);
             }
@@ -97,8 +102,6 @@ mod tests {
     use std::fs;
     use std::time::Duration;
 
-    use tokio::signal::unix::{SignalKind, signal};
-
     use super::*;
 
     #[tokio::test]
@@ -109,7 +112,8 @@ mod tests {
         let tokens = Arc::new(TokenSource::load(Vec::new(), Some(file.clone())).unwrap());
         let reloads = Reloads { tls: Vec::new(), tokens: vec![tokens.clone()] };
         fs::write(&file, "the-token-of-today\n").unwrap();
-        let running = tokio::spawn(reloads.run(signal(SignalKind::hangup()).unwrap()));
+        let (_hangups, hears) = mpsc::channel(1);
+        let running = tokio::spawn(reloads.run(hears));
         let taken = async {
             while !tokens.accept(b"the-token-of-today") {
                 sleep(Duration::from_millis(10)).await;

@@ -3,6 +3,9 @@
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use super::notify::Supervisor;
 
 /// What Ctrl-C sends.
 pub(super) const INTERRUPT: &str = "SIGINT";
@@ -31,12 +34,38 @@ impl StopSignals {
     }
 }
 
-/// SIGHUP: read the rules again. Must be called on a runtime.
-pub(super) fn hangups() -> io::Result<Signal> {
-    signal(SignalKind::hangup())
+/// Whoever drops it has read its files again.
+pub(super) type Done = oneshot::Sender<()>;
+
+/// SIGHUP: read files again. Installed early too: it would end the process otherwise.
+pub(super) struct Hangups {
+    signal: Signal,
+    readers: Vec<mpsc::Sender<Done>>,
 }
 
-/// Receives hang-ups and ignores them: they would end the process otherwise.
-pub(super) async fn ignore(mut hangups: Signal) {
-    while hangups.recv().await.is_some() {}
+impl Hangups {
+    /// Must be called on a runtime.
+    pub(super) fn install() -> io::Result<Hangups> {
+        Ok(Hangups { signal: signal(SignalKind::hangup())?, readers: Vec::new() })
+    }
+
+    /// What somebody who has files to read hears.
+    pub(super) fn reader(&mut self) -> mpsc::Receiver<Done> {
+        let (reader, hears) = mpsc::channel(1);
+        self.readers.push(reader);
+        hears
+    }
+
+    /// Passes each one on to all readers, and tells the supervisor when they begin and when all are done. Runs until dropped.
+    pub(super) async fn pass_on(mut self, supervisor: Supervisor) {
+        while self.signal.recv().await.is_some() {
+            supervisor.reloading();
+            for reader in &self.readers {
+                let (done, is_done) = oneshot::channel();
+                let _ = reader.send(done).await;
+                let _ = is_done.await;
+            }
+            supervisor.ready();
+        }
+    }
 }

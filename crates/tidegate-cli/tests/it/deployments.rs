@@ -1,0 +1,234 @@
+//! `deploy/kubernetes` and `deploy/compose.yaml`: what they tell a container to run is run, and what they probe is probed.
+//!
+//! Only addresses, and the folders that Kubernetes would mount, are replaced.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tidegate_testkit::{Postgres, Redis, TidegateServer, http};
+
+use crate::access::{BINARY, PATIENCE};
+
+fn manifest(path: &str) -> Value {
+    serde_saphyr::from_str(&deployed(&format!("kubernetes/{path}"))).unwrap()
+}
+
+fn deployed(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path)).unwrap()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
+}
+
+/// A container as one manifest and its patches describe it.
+struct Container {
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    /// Where each volume goes.
+    mounts: Vec<(String, String)>,
+    deployment: Value,
+}
+
+impl Container {
+    fn of(overlays: &[&str]) -> Container {
+        let deployment = manifest("base/deployment.yaml");
+        let mut container = Container { args: Vec::new(), env: Vec::new(), mounts: Vec::new(), deployment };
+        container.patch(&container.deployment.clone());
+        overlays.iter().for_each(|path| container.patch(&manifest(path)));
+        container
+    }
+
+    /// Lists are merged by name, as kustomize does.
+    fn patch(&mut self, deployment: &Value) {
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        if let Some(args) = container["args"].as_array() {
+            self.args = args.iter().map(text).collect();
+        }
+        for variable in list(&container["env"]) {
+            let name = text(&variable["name"]);
+            self.env.retain(|(known, _)| *known != name);
+            if variable["$patch"] != "delete" {
+                self.env.push((name, text(&variable["value"])));
+            }
+        }
+        for mount in list(&container["volumeMounts"]) {
+            self.mounts.push((text(&mount["name"]), text(&mount["mountPath"])));
+        }
+    }
+
+    fn container(&self) -> &Value {
+        &self.deployment["spec"]["template"]["spec"]["containers"][0]
+    }
+
+    /// Starts it with these files in its volumes and these variables replaced.
+    fn start(
+        mut self,
+        files: &[(&str, &str, &str)],
+        replaced: &[(&str, String)],
+    ) -> (TidegateServer, TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |volume: &str| -> PathBuf { dir.path().join(volume) };
+        for (volume, name, content) in files {
+            fs::create_dir_all(at(volume)).unwrap();
+            fs::write(at(volume).join(name), content).unwrap();
+        }
+        // The longer path first: one is the beginning of the other.
+        self.mounts.sort_by_key(|(_, path)| std::cmp::Reverse(path.len()));
+        let mounted = |word: &mut String| {
+            for (volume, path) in &self.mounts {
+                *word = word.replace(path.as_str(), at(volume).to_str().unwrap());
+            }
+        };
+        self.args.iter_mut().for_each(mounted);
+        for (name, value) in &mut self.env {
+            mounted(value);
+            if let Some(listener) = name.strip_prefix("TIDEGATE_LISTEN__") {
+                let ports = &self.deployment["spec"]["template"]["spec"]["containers"][0]["ports"];
+                let port = list(ports).iter().find(|port| port["name"] == listener.to_lowercase()).unwrap();
+                let (address, number) = value.split_once(':').unwrap();
+                assert_eq!(number, port["containerPort"].to_string());
+                // The address stays: beyond loopback a server asks for more.
+                *value = format!("{address}:0");
+            }
+            if let Some((_, other)) = replaced.iter().find(|(known, _)| known == name) {
+                value.clone_from(other);
+            }
+        }
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        let (command, args) = args.split_first().unwrap();
+        assert_eq!(*command, "serve");
+        let env: Vec<(&str, &str)> = self.env.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let mut server = TidegateServer::start_with_env(BINARY, args, &env);
+        for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            let get = &self.container()[probe]["httpGet"];
+            let address = server.addr(&text(&get["port"]));
+            let answer = http::get(address, &text(&get["path"]));
+            assert_eq!(answer.status, 200, "{probe}: {}", server.stderr());
+        }
+        (server, dir)
+    }
+}
+
+const RULES: &str = include_str!("../../../../deploy/kubernetes/base/rules.yaml");
+
+fn is_allowed(server: &mut TidegateServer) -> bool {
+    let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
+    http::post_json(server.addr("http"), "/v1/check", check).json()["allowed"] == true
+}
+
+#[test]
+fn the_base_runs_as_written_and_ends_within_the_time_that_kubernetes_gives() {
+    let container = Container::of(&[]);
+    let spec = &container.deployment["spec"]["template"]["spec"];
+    let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
+    let span = |name: &str| -> u64 {
+        let (_, value) = container.env.iter().find(|(known, _)| known == name).unwrap();
+        value.strip_suffix('s').unwrap().parse().unwrap()
+    };
+    assert!(span("TIDEGATE_DRAIN__DELAY") + span("TIDEGATE_DRAIN__TIMEOUT") + 5 <= grace);
+    // A node that stops is seen as such before it stops to serve.
+    let probe = &spec["containers"][0]["readinessProbe"];
+    let noticed = probe["periodSeconds"].as_u64().unwrap() * probe["failureThreshold"].as_u64().unwrap();
+    assert!(noticed < span("TIDEGATE_DRAIN__DELAY"));
+    let shortened = [("TIDEGATE_DRAIN__DELAY", "0s".to_owned())];
+    let (mut server, _dir) = container.start(&[("rules", "rules.yaml", RULES)], &shortened);
+    assert!(is_allowed(&mut server));
+    server.process().signal(tidegate_testkit::Signal::TERM);
+    let within = Duration::from_secs(grace).max(PATIENCE);
+    assert!(server.process().wait_exit(within).expect("it ends").success());
+}
+
+#[test]
+fn the_overlays_read_their_secrets_from_mounted_files() {
+    let redis = Redis::builder().user("gate", "the-password", "~* &* +@all").start();
+    let url = format!("redis://gate@{}", redis.addr());
+    let database = Postgres::shared().new_database();
+    let secrets = [
+        ("rules", "rules.yaml", RULES),
+        ("store", "password", "the-password\n"),
+        ("store", "fleet-secret", "sixteen-bytes-and-more\n"),
+        ("admin", "token", "a-token-of-prometheus\n"),
+        ("database", "url", &*database),
+    ];
+    for overlays in
+        [&["overlays/redis/store.yaml"][..], &["overlays/redis/store.yaml", "overlays/postgres/rules.yaml"]]
+    {
+        let container = Container::of(overlays);
+        let replaced = [("TIDEGATE_STORE__URL", url.clone()), ("TIDEGATE_DRAIN__DELAY", "0s".to_owned())];
+        let (mut server, _dir) = container.start(&secrets, &replaced);
+        assert!(is_allowed(&mut server), "{overlays:?}");
+        let token = [("authorization", "Bearer a-token-of-prometheus")];
+        let metrics = http::request(server.addr("admin"), "GET", "/metrics", &token, b"").unwrap();
+        assert_eq!(metrics.status, 200, "{overlays:?}");
+        assert!(
+            !server.stderr().contains("ERROR") && !server.stderr().contains("\"level\":\"ERROR\""),
+            "{}",
+            server.stderr()
+        );
+    }
+}
+
+#[test]
+fn what_the_manifests_name_is_what_is_there() {
+    let pod = json!({ "app.kubernetes.io/name": "tidegate" });
+    let deployment = manifest("base/deployment.yaml");
+    assert_eq!(deployment["spec"]["selector"]["matchLabels"], pod);
+    assert_eq!(deployment["spec"]["template"]["metadata"]["labels"], pod);
+    assert_eq!(manifest("base/service.yaml")["spec"]["selector"], pod);
+    assert_eq!(manifest("base/disruption.yaml")["spec"]["selector"]["matchLabels"], pod);
+    assert_eq!(manifest("base/network.yaml")["spec"]["podSelector"]["matchLabels"], pod);
+    let scale = manifest("overlays/redis/scale.yaml");
+    let metric = text(&scale["spec"]["metrics"][0]["pods"]["metric"]["name"]);
+    assert!(include_str!("../../../../docs/reference/metrics.md").contains(&format!("`{metric}`")));
+    let ports = |value: &Value| list(value).iter().map(|port| text(&port["name"])).collect::<Vec<_>>();
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let named = ports(&container["ports"]);
+    assert!(ports(&manifest("base/service.yaml")["spec"]["ports"]).iter().all(|port| named.contains(port)));
+    let monitor = manifest("overlays/redis/monitor.yaml");
+    assert!(named.contains(&text(&monitor["spec"]["podMetricsEndpoints"][0]["port"])));
+}
+
+#[test]
+fn the_nodes_of_the_compose_file_are_one_fleet() {
+    let compose: Value = serde_saphyr::from_str(&deployed("compose.yaml")).unwrap();
+    let mounted = text(&compose["x-node"]["volumes"][0]);
+    let (ours, theirs) = mounted.split_once(':').unwrap();
+    let command: Vec<String> = list(&compose["x-node"]["command"]).iter().map(text).collect();
+    assert_eq!(command, ["serve", "--config", theirs.trim_end_matches(":ro")]);
+    let redis = Redis::start();
+    let config = deployed(ours)
+        .replace("redis:6379", &redis.addr().to_string())
+        .replace("postgres://tidegate:tidegate@postgres/tidegate", &Postgres::shared().new_database());
+    let config = ["8080", "8081", "8082", "6380"]
+        .iter()
+        .fold(config, |config, port| config.replace(&format!("0.0.0.0:{port}"), "0.0.0.0:0"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tidegate.yaml");
+    fs::write(&file, config).unwrap();
+    let mut nodes: Vec<TidegateServer> = ["node-1", "node-2", "node-3"]
+        .iter()
+        .map(|node| {
+            assert_eq!(compose["services"][node]["environment"]["TIDEGATE_ADMIN__NODE"], *node);
+            let env = [("TIDEGATE_ADMIN__NODE", *node), ("TIDEGATE_DRAIN__DELAY", "0s")];
+            TidegateServer::start_with_env(BINARY, &["--config", file.to_str().unwrap()], &env)
+        })
+        .collect();
+    assert!(nodes.iter_mut().all(is_allowed));
+    let scraped: Value = serde_saphyr::from_str(&deployed("compose/prometheus.yml")).unwrap();
+    let token = text(&scraped["scrape_configs"][0]["authorization"]["credentials"]);
+    let bearer = format!("Bearer {token}");
+    let metrics =
+        http::request(nodes[2].addr("admin"), "GET", "/metrics", &[("authorization", &bearer)], b"").unwrap();
+    assert_eq!(metrics.status, 200);
+    let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
+    let left = http::post_json(nodes[0].addr("http"), "/v1/check", check).json()["remaining"].as_u64();
+    assert_eq!(left, Some(96), "three nodes have counted one each, and this is the fourth");
+}
