@@ -241,8 +241,7 @@ impl LocalCells {
 
     /// Sets a cell's count to `spent` hits, whatever it was before.
     pub(crate) fn set(&self, spend: Spend<'_>, spent: u64) {
-        at_once(self.memory.reset(spend.cell, spend.touch.limit));
-        self.charge(charge_now(spend, spent));
+        self.memory.set(spend.cell, spend.touch.limit, Hits::new(spent));
     }
 
     /// Refunds hits to a cell.

@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hash128, SipHasher13};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Cell, Limit, Micros, Outcome, Over, Timestamp, append_part, decide_fold, decide_request,
+    Cell, Charge, Hits, Limit, Micros, Outcome, Over, Timestamp, append_part, decide_fold, decide_request,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -156,6 +156,15 @@ impl<C: Clock> MemoryStore<C> {
     /// Its clock.
     pub fn clock(&self) -> &C {
         &self.clock
+    }
+
+    /// Sets what is spent from a cell to `hits`, whatever it was before. A concurrent decision finds it as it was or as it
+    /// becomes, never empty in between.
+    pub fn set(&self, cell: CellKey<'_>, limit: &Limit, hits: Hits) {
+        self.with_cell(&cell, limit, |cell, now| {
+            *cell = Cell::Vacant;
+            limit.charge(cell, now, Charge::now(hits));
+        });
     }
 
     /// Drops idle cells in a fraction `1/parts` of every shard's tables. Call it regularly, so that memory is freed when

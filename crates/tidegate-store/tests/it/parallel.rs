@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_core::{Ask, FixedWindow, Limit, Micros, Scope, Stance, Timestamp, Touch};
+use tidegate_core::{Ask, FixedWindow, Hits, Limit, Micros, Scope, Stance, Timestamp, Touch};
 use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
 
 fn window(limit: u64) -> Limit {
@@ -62,4 +62,18 @@ fn requests_over_the_same_cells_in_any_order_neither_deadlock_nor_overspend() {
     // What the narrow cell refused was not spent from the wide one.
     let spent: u64 = (0..2_000).map(|_| u64::from(passes(&store, &[(&scopes[3], b"key", &limits[3])]))).sum();
     assert_eq!(spent, 900 - 300);
+}
+
+#[test]
+fn a_cell_that_is_set_again_and_again_is_never_found_empty() {
+    let store = MemoryStore::with_clock(MemoryConfig::default(), ManualClock::at(Timestamp::from_micros(1)));
+    let (scope, limit) = (Scope::new(&[b"a"]), window(1));
+    let set = || store.set(CellKey { scope: &scope, key: b"key", tag: b"key" }, &limit, Hits::ONE);
+    set();
+    std::thread::scope(|threads| {
+        let setting = threads.spawn(|| (0..20_000).for_each(|_| set()));
+        while !setting.is_finished() {
+            assert!(!passes(&store, &[(&scope, b"key", &limit)]));
+        }
+    });
 }
