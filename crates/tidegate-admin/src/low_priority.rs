@@ -3,6 +3,7 @@
 use std::thread;
 
 use rustix::process::nice;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// Low enough that a worker that wakes up preempts it at once; not so low that rules never compile on a busy machine: it
@@ -26,6 +27,15 @@ pub async fn at_low_priority<T: Send + 'static>(work: impl FnOnce() -> T + Send 
         .spawn(run)
         .expect("a thread for work in the background");
     receiver.await.expect("work in the background does not panic")
+}
+
+/// Polls `future` on such a thread: of what a database or a store sends, megabytes may have to be copied or hashed. Connections
+/// and timers stay with the runtime of the caller. Unlike other futures it goes on if its caller leaves.
+pub(crate) async fn polled_at_low_priority<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let runtime = Handle::current();
+    at_low_priority(move || runtime.block_on(future)).await
 }
 
 #[cfg(test)]

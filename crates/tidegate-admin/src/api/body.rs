@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use bytes::BytesMut;
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::problem::Problem;
@@ -21,6 +22,9 @@ pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bodies of at least this size are parsed elsewhere: it takes long enough to delay requests on the same core.
 const LARGE_BODY: usize = 64 << 10;
+
+/// The most bytes taken before others have their turn.
+const MOST_UNBROKEN: usize = 1 << 20;
 
 /// A JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
@@ -50,7 +54,7 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Bo
 async fn read(request: Request) -> Result<BytesMut, Problem> {
     let length = length(request.headers()).unwrap_or(0);
     let mut pieces = request.into_limited_body().into_data_stream();
-    let mut whole = BytesMut::new();
+    let (mut whole, mut unbroken) = (BytesMut::new(), 0);
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|_| Problem::too_large())?;
         // What was announced, once it has begun to come: the system gives the memory as it is filled.
@@ -58,6 +62,12 @@ async fn read(request: Request) -> Result<BytesMut, Problem> {
             whole.reserve(length.min(what_if::MOST_BYTES));
         }
         whole.extend_from_slice(&piece);
+        // A body that is all there must not keep this thread to its end.
+        unbroken += piece.len();
+        if unbroken > MOST_UNBROKEN {
+            unbroken = 0;
+            yield_now().await;
+        }
     }
     Ok(whole)
 }

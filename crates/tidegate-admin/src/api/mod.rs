@@ -14,6 +14,7 @@ mod guard;
 mod keys;
 mod literals;
 mod overrides;
+mod pieces;
 mod preview;
 mod problem;
 mod publish;

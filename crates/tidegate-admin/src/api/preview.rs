@@ -9,9 +9,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Extension, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tidegate_decisions::{DecisionLog, Digester};
@@ -26,6 +25,7 @@ use super::body::Body;
 use super::caller::Caller;
 use super::decisions::log_of;
 use super::literals::{Literals, hashed};
+use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{Base, Control, Missing, NodeAnswer, Question, compile_while};
@@ -145,7 +145,7 @@ fn played(
             shown["touched"] = json!(touched_in_replay(limit));
         }
     }
-    Json(value).into_response()
+    in_pieces(&value)
 }
 
 /// Replays the sample in time order, and finds attributes whose values the log hides: rules can count by them and compare

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
@@ -13,10 +12,12 @@ use tidegate_rules::{Diagnostics, LostCounters, RuleSet, outline};
 use tidegate_rulestore::{Diff, Document, DocumentSet, Publication, PublishError, RuleStore};
 
 use super::caller::Caller;
+use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{Control, RuleSource, compile_while};
 use crate::jobs;
+use crate::low_priority::polled_at_low_priority;
 
 /// The most bytes of a reason.
 const LONGEST_REASON: usize = 1_000;
@@ -35,7 +36,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) on: u64,
     pub(crate) documents: DocumentSet,
     pub(crate) reason: &'a str,
-    pub(crate) action: &'a str,
+    pub(crate) action: &'static str,
 }
 
 /// The database, if rules can be published at all.
@@ -61,6 +62,12 @@ pub(crate) fn can_edit(control: &Control) -> bool {
     editable(control).is_ok()
 }
 
+/// The documents of a version: there may be megabytes.
+pub(crate) async fn documents(store: &RuleStore, version: u64) -> Answer<DocumentSet> {
+    let store = store.clone();
+    Ok(polled_at_low_priority(async move { store.documents(version).await }).await?)
+}
+
 /// The version in `If-Match`.
 pub(crate) fn made_on(headers: &HeaderMap) -> Answer<u64> {
     let given = headers.get(IF_MATCH).ok_or_else(Problem::if_match_missing)?;
@@ -83,41 +90,40 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
         return Err(Problem::field("documents", "there are none, so no node would have any rules")
             .hint("to let everybody pass, write `enabled: false` or `shadow: true` into the rules"));
     }
-    let (documents, now) = (wanted.documents.clone(), control.clock.now());
+    let (now, on) = (control.clock.now(), wanted.on);
+    let documents = Arc::new(wanted.documents);
     // Reading ten thousand rules takes a while, and requests are decided on the same cores.
-    let running = control.limiter.snapshot();
+    let (running, to_check) = (control.limiter.snapshot(), documents.clone());
     let warnings = jobs::RULES.run(&caller.actor.name, move |job| {
-        check_domains(&documents)?;
-        let rules = compile_while(&|| job.is_wanted(), &documents, now)
+        check_domains(&to_check)?;
+        let rules = compile_while(&|| job.is_wanted(), &to_check, now)
             .map_err(|found| Problem::invalid_rules(&found))?;
         let mut warnings = list(rules.warnings());
-        warnings.extend(lost_counters(&rules, running.rules(), &documents));
+        warnings.extend(lost_counters(&rules, running.rules(), &to_check));
         Ok::<_, Problem>(warnings)
     });
     let warnings = warnings.await??;
-    let before = store.documents(wanted.on).await?;
-    let publication = Publication {
-        on: wanted.on,
-        documents: &wanted.documents,
-        by: &caller.actor,
-        at: control.clock.now(),
-        reason: wanted.reason,
-        action: wanted.action,
-    };
-    let version = match store.publish(&publication).await {
+    let before = self::documents(store, on).await?;
+    let (into, to_store, by, at) =
+        (store.clone(), documents.clone(), caller.actor.clone(), control.clock.now());
+    let (reason, action) = (wanted.reason.to_owned(), wanted.action);
+    let published = polled_at_low_priority(async move {
+        into.publish(&Publication { on, documents: &to_store, by: &by, at, reason: &reason, action }).await
+    });
+    let version = match published.await {
         Ok(version) => version,
         Err(PublishError::Conflict { head, .. }) => {
-            return Err(conflict(store, caller, wanted.on, head.version).await?);
+            return Err(conflict(store, caller, on, head.version).await?);
         }
         Err(PublishError::Store(error)) => return Err(error.into()),
     };
     // The watcher would notice on its own, but the publisher wants to see the effect at once.
     control.take_own(store).await;
     let distribution = control.distributed(store).await;
-    let (on, version, documents) = (wanted.on, version.number, wanted.documents);
+    let version = version.number;
     let answer = jobs::RULES.run(&caller.actor.name, move |_| {
         let diff = Diff::between(&before, &documents).of(Some(on), Some(version));
-        ([etag(version)], Json(Published { version, warnings, diff, distribution })).into_response()
+        ([etag(version)], in_pieces(&Published { version, warnings, diff, distribution })).into_response()
     });
     Ok(answer.await?)
 }
@@ -135,7 +141,7 @@ pub(crate) fn check_reason(reason: &str) -> Answer<()> {
 
 /// The conflict with a concurrent change, naming what that changed.
 async fn conflict(store: &RuleStore, caller: &Caller, on: u64, current: u64) -> Answer<Problem> {
-    let (mine, theirs) = (store.documents(on).await?, store.documents(current).await?);
+    let (mine, theirs) = (documents(store, on).await?, documents(store, current).await?);
     let diff = move |_: &jobs::Job| {
         serde_json::to_value(Diff::between(&mine, &theirs).of(Some(on), Some(current))).unwrap_or_default()
     };

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
@@ -15,8 +14,11 @@ use tidegate_rulestore::{Diff, Document, DocumentSet, EditError, put_rule, remov
 
 use super::body::{Body, Path};
 use super::caller::Caller;
+use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
-use super::publish::{Wanted, can_edit, editable, etag, lines_of, list, lost_counters, made_on, publish};
+use super::publish::{
+    Wanted, can_edit, documents, editable, etag, lines_of, list, lost_counters, made_on, publish,
+};
 use crate::control::{Base, Control, RuleSource, compile_while};
 use crate::jobs::{self, Job};
 
@@ -93,7 +95,7 @@ fn all_of(control: &Control) -> Response {
         "documents": documents,
         "warnings": list(running.warnings.as_ref()),
     });
-    ([etag(running.revision.version)], Json(body)).into_response()
+    ([etag(running.revision.version)], in_pieces(&body)).into_response()
 }
 
 pub(crate) async fn put_all(
@@ -144,7 +146,7 @@ pub(crate) async fn one(
         "experiment": compared.as_ref().map(|compared| compared.sides.iter().map(side_in_short).collect::<Vec<_>>()),
         "experiment_of": compared.map(|compared| compared.of),
     });
-    Ok(([etag(version)], Json(body)).into_response())
+    Ok(([etag(version)], in_pieces(&body)).into_response())
 }
 
 fn side_in_short((variant, counts): &(&'static str, [u64; 3])) -> Value {
@@ -161,7 +163,7 @@ pub(crate) async fn put_one(
 ) -> Answer<Response> {
     let store = editable(&control)?;
     let on = made_on(&headers)?;
-    let before = store.documents(on).await?;
+    let before = documents(store, on).await?;
     let PublishRule { text, reason } = wanted;
     let edited = move |_: &Job| edit(&before, &domain, |document| put_rule(document, &name, &text));
     let documents = jobs::RULES.run(&caller.actor.name, edited).await??;
@@ -177,7 +179,7 @@ pub(crate) async fn delete_one(
 ) -> Answer<Response> {
     let store = editable(&control)?;
     let on = made_on(&headers)?;
-    let before = store.documents(on).await?;
+    let before = documents(store, on).await?;
     let edited = move |_: &Job| edit(&before, &domain, |document| remove_rule(document, &name));
     let documents = jobs::RULES.run(&caller.actor.name, edited).await??;
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
@@ -225,7 +227,7 @@ fn validated(control: &Control, wanted: ValidateRules, job: &Job) -> Answer<Resp
     };
     let diff = Diff::between(&before, &documents);
     let body = json!({ "valid": compiled.is_ok(), "diagnostics": diagnostics, "rules": rules, "diff": diff });
-    Ok(Json(body).into_response())
+    Ok(in_pieces(&body))
 }
 
 fn no_rule(domain: &str, rule: &str) -> Problem {

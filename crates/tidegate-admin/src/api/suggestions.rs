@@ -16,7 +16,7 @@ use super::caller::Caller;
 use super::decisions::{log_of, mask};
 use super::preview::{Touched, touched};
 use super::problem::{Answer, Problem};
-use super::publish::{Wanted, editable, publish};
+use super::publish::{Wanted, documents, editable, publish};
 use super::when;
 use crate::control::{Control, JoinedDemand};
 
@@ -168,7 +168,7 @@ pub(crate) async fn make_shadow(
         }
     };
     let on = store.head().await?.version;
-    let before = store.documents(on).await?;
+    let before = documents(store, on).await?;
     let document = before
         .get(&domain)
         .ok_or_else(|| Problem::not_found(format!("there is no document of the domain `{domain}`")))?;

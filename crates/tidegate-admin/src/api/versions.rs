@@ -5,15 +5,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_rulestore::{Diff, RuleStore, Version};
 
 use super::body::{Body, Path, Query};
 use super::caller::Caller;
+use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
-use super::publish::{Wanted, editable, leading, made_on, publish};
+use super::publish::{Wanted, documents, editable, leading, made_on, publish};
 use super::rules::Reason;
 use super::when;
 use crate::control::Control;
@@ -61,8 +62,8 @@ pub(crate) async fn list(
 
 /// The rules that a version changed.
 async fn changes(store: &RuleStore, caller: &Caller, version: &Version) -> Answer<Value> {
-    let old = store.documents(version.parent.unwrap_or_default()).await?;
-    let new = store.documents(version.number).await?;
+    let old = documents(store, version.parent.unwrap_or_default()).await?;
+    let new = documents(store, version.number).await?;
     let rules = move |_: &jobs::Job| json!(Diff::between(&old, &new).rules);
     Ok(jobs::RULES.run(&caller.actor.name, rules).await?)
 }
@@ -75,10 +76,10 @@ pub(crate) async fn one(
     let store = leading(&control)?;
     let version = find(store, number).await?;
     let mut body = as_json(&version);
-    let documents = store.documents(number).await?;
+    let documents = documents(store, number).await?;
     let written = move |_: &jobs::Job| {
         body["documents"] = json!(documents.to_documents());
-        Json(body).into_response()
+        in_pieces(&body)
     };
     Ok(jobs::RULES.run(&caller.actor.name, written).await?)
 }
@@ -95,10 +96,10 @@ pub(crate) async fn diff(
         Some(other) => find(store, other).await?.number,
         None => version.parent.unwrap_or_default(),
     };
-    let (old, new) = (store.documents(against).await?, store.documents(number).await?);
+    let (old, new) = (documents(store, against).await?, documents(store, number).await?);
     let diff = move |_: &jobs::Job| {
         let diff = Diff::between(&old, &new);
-        Json(diff.of(Some(against).filter(|number| *number > 0), Some(number))).into_response()
+        in_pieces(&diff.of(Some(against).filter(|number| *number > 0), Some(number)))
     };
     Ok(jobs::RULES.run(&caller.actor.name, diff).await?)
 }
@@ -113,7 +114,7 @@ pub(crate) async fn rollback(
     let store = editable(&control)?;
     let on = made_on(&headers)?;
     find(store, number).await?;
-    let documents = store.documents(number).await?;
+    let documents = documents(store, number).await?;
     let reason = if reason.is_empty() { format!("back to version {number}") } else { reason };
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "rollback" }).await
 }

@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Extension, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_decisions::DecisionLog;
@@ -21,6 +20,7 @@ use tidegate_store::MemoryConfig;
 use super::body::Body;
 use super::caller::Caller;
 use super::decisions::log_of;
+use super::pieces::in_pieces;
 use super::preview;
 use super::problem::{Answer, Problem};
 use crate::control::Control;
@@ -113,7 +113,7 @@ fn shown(
     if page {
         value["html"] = html(report).into();
     }
-    Json(value).into_response()
+    in_pieces(&value)
 }
 
 /// Replaces callers by hashes, as viewers see them everywhere, also in the HTML page.

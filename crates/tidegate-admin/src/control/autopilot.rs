@@ -15,7 +15,7 @@ use tidegate_rulestore::{Actor, Error, Publication, PublishError, Role, RuleStor
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Control, RuleSource, compile};
-use crate::low_priority::at_low_priority;
+use crate::low_priority::polled_at_low_priority;
 
 /// How often rules are checked for a due step.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -85,6 +85,7 @@ fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
 }
 
 /// A rule with an autopilot.
+#[derive(Clone)]
 struct Steered {
     domain: String,
     rule: String,
@@ -220,7 +221,11 @@ impl Control {
             last_alert,
         };
         match next(&known) {
-            Ok((limit, why)) => self.publish_step(store, on, one, (limit, &why)).await,
+            Ok((limit, why)) => {
+                let (control, store, one) = (self.clone(), store.clone(), one.clone());
+                let step = async move { control.publish_step(&store, on, &one, (limit, &why)).await };
+                polled_at_low_priority(step).await
+            }
             Err(why) => {
                 self.note_wait(one, &why);
                 Ok(())
@@ -244,9 +249,9 @@ impl Control {
             return Ok(());
         };
         let documents = before.with(&one.domain, changed);
-        let (wanted, now) = (documents.clone(), self.clock.now());
+        let now = self.clock.now();
         // The algorithm's own bound may be tighter than the operator's.
-        if at_low_priority(move || compile(&wanted, now).is_err()).await {
+        if compile(&documents, now).is_err() {
             self.note_wait(one, &format!("the next limit, {limit}, does not compile"));
             return Ok(());
         }

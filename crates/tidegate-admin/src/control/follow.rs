@@ -16,7 +16,7 @@ use super::fleet::{
 };
 use super::running::Running;
 use super::{Control, Latencies, merged};
-use crate::low_priority::at_low_priority;
+use crate::low_priority::{at_low_priority, polled_at_low_priority};
 use crate::metrics::{ExperimentSide, Reading};
 
 /// How often the lifetime of the set in the shared store is extended; it expires there otherwise.
@@ -78,7 +78,7 @@ impl Control {
             (None, fleets) => fleets,
         };
         match set {
-            Some(set) => self.take_set(set).await.is_ok(),
+            Some(set) => self.take_set(set, |_, _| ()).await.is_ok(),
             None => false,
         }
     }
@@ -173,16 +173,20 @@ impl Control {
 
     /// Publishes the whole set to the fleet.
     async fn publish_set(
-        &self,
+        self: &Arc<Self>,
         store: &RuleStore,
         head: Head,
         set_back: bool,
     ) -> Result<Result<(), FleetError>, Error> {
-        let set = match self.running_set(head) {
-            Some(set) => set,
-            None => self.read(store).await?,
+        let (control, store) = (self.clone(), store.clone());
+        let published = async move {
+            let set = match control.running_set(head) {
+                Some(set) => set,
+                None => control.read_here(&store).await?,
+            };
+            Ok(control.fleet.publish(set, set_back).await)
         };
-        Ok(self.fleet.publish(set, set_back).await)
+        polled_at_low_priority(published).await
     }
 
     /// Whether every node reads this format, and what is published in it: an earlier release would miss what is written in
@@ -326,7 +330,12 @@ impl Control {
     }
 
     /// The database's current rules and overrides.
-    async fn read(&self, store: &RuleStore) -> Result<PublishedSet, Error> {
+    async fn read(self: &Arc<Self>, store: &RuleStore) -> Result<PublishedSet, Error> {
+        let (control, store) = (self.clone(), store.clone());
+        polled_at_low_priority(async move { control.read_here(&store).await }).await
+    }
+
+    async fn read_here(&self, store: &RuleStore) -> Result<PublishedSet, Error> {
         store.migrate().await?;
         let head = store.head().await?;
         let lineage = store.lineage().await?;
@@ -368,39 +377,41 @@ impl Control {
             return Ok(None);
         }
         let long_ago_us = ended_long_ago(self.clock.now()).as_micros();
-        let changed = at_low_priority(move || {
-            let has_ended = |one: &KeyOverride| one.what.until_us.is_some_and(|until| until <= long_ago_us);
-            let mut all: Vec<KeyOverride> = overrides.iter().filter(|one| !has_ended(one)).cloned().collect();
-            changes.into_iter().for_each(|change| change.apply(&mut all));
-            all
-        });
-        Ok(Some(changed.await))
+        let has_ended = |one: &KeyOverride| one.what.until_us.is_some_and(|until| until <= long_ago_us);
+        let mut all: Vec<KeyOverride> = overrides.iter().filter(|one| !has_ended(one)).cloned().collect();
+        changes.into_iter().for_each(|change| change.apply(&mut all));
+        Ok(Some(all))
     }
 
     /// Takes a set into use that was published while this node runs, and logs the changes.
     async fn follow(self: &Arc<Self>, set: PublishedSet) {
         let (version, overrides) = (set.version, set.key_overrides.len());
-        match self.take_set(set).await {
-            Ok(Some(changes)) => {
+        let log = move |control: &Control, changes: Option<RuleChanges>| match changes {
+            Some(changes) => {
                 for lost in &changes.lost {
                     tracing::warn!(hint = lost.hint, "{}", lost.message);
                 }
-                let rules = self.limiter.snapshot().rules().rules().len();
+                let rules = control.limiter.snapshot().rules().rules().len();
                 tracing::info!(version, rules, "rules reloaded: {changes}");
             }
-            Ok(None) => tracing::info!(version, overrides, "key overrides reloaded"),
-            // Already logged.
-            Err(_) => {}
-        }
+            None => tracing::info!(version, overrides, "key overrides reloaded"),
+        };
+        // A failure is already logged.
+        let _ = self.take_set(set, log).await;
     }
 
-    /// Takes a set into use, compiling it on a background thread. Returns the changes, or why it does not compile.
-    async fn take_set(self: &Arc<Self>, set: PublishedSet) -> Result<Option<RuleChanges>, String> {
+    /// Takes a set into use on a background thread, and has `log` say there what changed. Returns why it does not compile.
+    async fn take_set(
+        self: &Arc<Self>,
+        set: PublishedSet,
+        log: impl FnOnce(&Control, Option<RuleChanges>) + Send + 'static,
+    ) -> Result<(), String> {
         let (version, overrides) = (set.version, set.overrides);
         let control = self.clone();
-        let taken = at_low_priority(move || control.take_published(set)).await;
+        let taken =
+            at_low_priority(move || control.take_published(set).map(|changes| log(&control, changes))).await;
         match &taken {
-            Ok(_) => self.emit("version", &json!({ "version": version, "overrides": overrides })),
+            Ok(()) => self.emit("version", &json!({ "version": version, "overrides": overrides })),
             Err(failure) => {
                 tracing::error!(
                     version,

@@ -48,7 +48,11 @@ fn control_thread_is_free_while_large_rules_are_worked_on() {
     node.check("ann");
     let documents = json!([{ "domain": "api", "text": many_rules(1_500) }]);
     let on = [("if-match", "\"1\"")];
-    let asks: [Asked<'_>; 9] = [
+    // Few rules of many bytes: to copy, hash or free them takes long, too.
+    let long = format!("{}# {}\n", many_rules(10), "x".repeat(4 << 20));
+    let long = json!([{ "domain": "api", "text": long }]);
+    let then = [("if-match", "\"2\"")];
+    let asks: [Asked<'_>; 13] = [
         ("POST", "/rules/validate", &[], json!({ "documents": documents })),
         ("POST", "/replay", &[], json!({ "documents": documents })),
         ("POST", "/replay/log", &[], json!({ "documents": documents, "html": true })),
@@ -58,6 +62,10 @@ fn control_thread_is_free_while_large_rules_are_worked_on() {
         ("GET", "/versions/2", &[], Value::Null),
         ("GET", "/versions/2/diff", &[], Value::Null),
         ("POST", "/explain", &[], json!({ "domain": "api", "attributes": { "path": "/7/a" } })),
+        ("PUT", "/rules", &then, json!({ "documents": long, "reason": "" })),
+        ("GET", "/rules", &[], Value::Null),
+        ("GET", "/versions/3", &[], Value::Null),
+        ("POST", "/rules/validate", &[], json!({ "documents": long })),
     ];
     node.longest_turn();
     let mut long = Vec::new();
