@@ -178,7 +178,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let streams = Streams::new(Arc::clone(&seat));
+    let streams = Streams::new(Arc::clone(&seat), io.inner().jammed());
     let connection = http2::Builder::new(streams.clone())
         .timer(TokioTimer::new())
         .max_header_list_size(limits.max_head_bytes)

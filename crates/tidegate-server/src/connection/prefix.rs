@@ -2,6 +2,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
@@ -32,7 +34,7 @@ pub(super) async fn detect<T: AsyncRead + Unpin>(mut stream: T) -> io::Result<(V
             break Version::Http2;
         }
     };
-    Ok((version, Prefixed { head, unread: 0..filled, stream }))
+    Ok((version, Prefixed { head, unread: 0..filled, stream, jammed: Arc::default() }))
 }
 
 /// A stream that replays bytes which were already read.
@@ -40,6 +42,19 @@ pub(super) struct Prefixed<T> {
     head: [u8; PREFACE.len()],
     unread: std::ops::Range<usize>,
     stream: T,
+    /// Whether the stream took nothing of what was last written to it.
+    jammed: Arc<AtomicBool>,
+}
+
+impl<T> Prefixed<T> {
+    pub(super) fn jammed(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.jammed)
+    }
+
+    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.jammed.store(written.is_pending(), Ordering::Relaxed);
+        written
+    }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Prefixed<T> {
@@ -61,7 +76,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Prefixed<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Prefixed<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -69,7 +85,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Prefixed<T> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {

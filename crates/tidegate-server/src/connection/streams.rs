@@ -11,12 +11,15 @@
 use crate::runtime::{Held, Seat};
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 type Request = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a waiting request costs: its task or its place in the queue, its stream, a timer.
+/// What an HTTP/2 stream costs besides the request's future: h2's state of it, its frames, a task or a place in the queue.
+pub(super) const STREAM_BYTES: usize = 4 * 1024;
+/// What a request costs that waits for the rest of itself: its future, its stream, a timer.
 pub(super) const WAITING_BYTES: usize = 6 * 1024;
 
 /// The requests of one connection.
@@ -29,6 +32,8 @@ struct SharedStreams {
     /// Requests since the last [`Streams::run`], and those held back; bounded by the connection's stream limit.
     arrived: Mutex<VecDeque<Arrived>>,
     seat: Arc<Seat>,
+    /// Whether the socket took not all of what there was for it.
+    jammed: Arc<AtomicBool>,
 }
 
 struct Arrived {
@@ -38,8 +43,8 @@ struct Arrived {
 }
 
 impl Streams {
-    pub(super) fn new(seat: Arc<Seat>) -> Self {
-        Streams { shared: Arc::new(SharedStreams { arrived: Mutex::default(), seat }) }
+    pub(super) fn new(seat: Arc<Seat>, jammed: Arc<AtomicBool>) -> Self {
+        Streams { shared: Arc::new(SharedStreams { arrived: Mutex::default(), seat, jammed }) }
     }
 
     /// Polls `connection`, then the requests that arrived on it, until there is nothing more to do for now.
@@ -50,6 +55,9 @@ impl Streams {
     ) -> Poll<C::Output> {
         loop {
             let polled = connection.as_mut().poll(cx);
+            if !self.shared.jammed.load(Ordering::Relaxed) {
+                self.shared.seat.heads_are_written();
+            }
             if polled.is_ready() || !self.run(cx) {
                 return polled;
             }
@@ -69,23 +77,24 @@ impl Streams {
         let ran = arrived.len() < before;
         if ran {
             seat.progressed();
-        }
-        if !arrived.is_empty() {
+            // The answers of those that ran may make room for the others as soon as they are written.
+            *self.arrived() = arrived;
+        } else if !arrived.is_empty() {
             self.hold_back(arrived, cx);
         }
         ran
     }
 
-    /// Keeps requests until the peer has read answers.
+    /// Keeps requests until the peer has read answers, as many as the budget has room for.
     fn hold_back(&self, mut requests: VecDeque<Arrived>, cx: &mut Context<'_>) {
         let seat = &self.shared.seat;
-        for request in &mut requests {
-            request.held.get_or_insert_with(|| {
-                let mut held = seat.hold();
-                held.owe(WAITING_BYTES);
-                held
-            });
-        }
+        requests.retain_mut(|Arrived { request, held }| {
+            let fits = held.is_some() || !seat.exceeds_budget();
+            if fits && held.is_none() {
+                held.insert(seat.hold()).owe(size_of_val(&**request) + STREAM_BYTES);
+            }
+            fits
+        });
         *self.arrived() = requests;
         seat.wake_when_read(cx.waker());
         if !seat.has_unread_answers() {

@@ -1,7 +1,7 @@
 //! Bounds the memory that peers can make us hold: incomplete requests, large heads, and answers that nobody reads.
 //!
-//! A request that arrived whole, with a small head and a small answer, costs nothing here. An HTTP/2 connection may start a
-//! thousand of the others: so each connection has a budget, and each worker one for all its connections.
+//! A request that arrived whole, with a small head, costs nothing here until it has an answer. An HTTP/2 connection may start
+//! a thousand requests: so each connection has a budget, and each worker one for all its connections.
 //!
 //! Requests are refused where a budget is used up. An answer cannot be refused, because its request has been decided: it
 //! counts in any case, and a connection whose answers take too much starts no further request until some were read.
@@ -59,6 +59,8 @@ pub(super) struct Budget {
     own: Memory,
     /// The part of `own` that is in answers.
     answers: AtomicUsize,
+    /// The part of `answers` that is in heads without a body.
+    heads: AtomicUsize,
     worker: Arc<Memory>,
     /// The connection, if it waits for its peer to read answers.
     waiter: AtomicWaker,
@@ -66,8 +68,8 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(most: usize, worker: Arc<Memory>) -> Arc<Self> {
-        let (own, answers, waiter) = (Memory::with(most), AtomicUsize::new(0), AtomicWaker::new());
-        Arc::new(Budget { own, answers, worker, waiter })
+        let [answers, heads] = [(); 2].map(|()| AtomicUsize::new(0));
+        Arc::new(Budget { own: Memory::with(most), answers, heads, worker, waiter: AtomicWaker::new() })
     }
 
     /// The most that this connection should hold now: never more than is free in its worker, so that connections that grow
@@ -89,9 +91,46 @@ impl Budget {
         answers > 0 && answers >= self.limit() / 2
     }
 
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.own.held()
+    }
+
+    /// Counts the head of an answer without a body.
+    pub(super) fn hold_head(&self, bytes: usize) {
+        self.owe_answer(bytes);
+        self.heads.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives back what the heads so far hold.
+    pub(super) fn heads_are_written(&self) {
+        if self.heads.load(Ordering::Relaxed) > 0 {
+            self.give_back_answer(self.heads.swap(0, Ordering::Relaxed));
+        }
+    }
+
+    fn owe_answer(&self, bytes: usize) {
+        self.answers.fetch_add(bytes, Ordering::Relaxed);
+        self.own.owe(bytes);
+        self.worker.owe(bytes);
+    }
+
+    fn give_back_answer(&self, bytes: usize) {
+        self.answers.fetch_sub(bytes, Ordering::Relaxed);
+        self.own.give_back(bytes);
+        self.worker.give_back(bytes);
+        self.waiter.wake();
+    }
+
     /// Wakes `waiter` when an answer of this connection was read.
     pub(super) fn wake_when_read(&self, waiter: &Waker) {
         self.waiter.register(waiter);
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        self.heads_are_written();
     }
 }
 
@@ -139,22 +178,21 @@ impl Drop for Held {
 
 /// Bytes of an answer that its peer has not read, released when dropped.
 #[derive(Debug)]
-pub struct HeldAnswer(Held);
+pub struct HeldAnswer {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
 
 impl HeldAnswer {
     pub(super) fn of(budget: Arc<Budget>, bytes: usize) -> Self {
-        budget.answers.fetch_add(bytes, Ordering::Relaxed);
-        let mut held = Held::of(budget);
-        held.owe(bytes);
-        HeldAnswer(held)
+        budget.owe_answer(bytes);
+        HeldAnswer { budget, bytes }
     }
 }
 
 impl Drop for HeldAnswer {
     fn drop(&mut self) {
-        let Held { budget, bytes } = &self.0;
-        budget.answers.fetch_sub(*bytes, Ordering::Relaxed);
-        budget.waiter.wake();
+        self.budget.give_back_answer(self.bytes);
     }
 }
 

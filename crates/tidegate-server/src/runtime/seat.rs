@@ -51,6 +51,17 @@ impl Seat {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn with_budget(most_bytes: usize) -> Arc<Self> {
+        let peer = PeerGroup::of(std::net::Ipv4Addr::LOCALHOST.into());
+        Seat::new(peer, 0, most_bytes, Memory::new(most_bytes))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.memory.held()
+    }
+
     pub(super) fn worker(&self) -> usize {
         self.worker
     }
@@ -101,6 +112,16 @@ impl Seat {
     #[must_use]
     pub fn hold_answer(&self, bytes: usize) -> HeldAnswer {
         HeldAnswer::of(Arc::clone(&self.memory), bytes)
+    }
+
+    /// Holds memory for the head of an answer without a body, until [`Seat::heads_are_written`].
+    pub fn hold_head(&self, bytes: usize) {
+        self.memory.hold_head(bytes);
+    }
+
+    /// Releases the heads: the socket has taken all of them.
+    pub fn heads_are_written(&self) {
+        self.memory.heads_are_written();
     }
 
     /// Whether its budget or its worker's is exceeded, so that it should accept no further request.
