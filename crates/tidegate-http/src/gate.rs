@@ -164,7 +164,8 @@ impl Gate {
 
     async fn hold_and_wait(&self, decision: &mut Decision, held: &mut Held) {
         if let Some(lease) = decision.lease.take() {
-            held.lease = Some(Hold::new(Arc::clone(&self.limiter), Arc::clone(&self.runtime), lease));
+            let hold = Hold::new(Arc::clone(&self.limiter), Arc::clone(&self.runtime), lease);
+            held.lease = Some(hold).into();
         }
         if decision.delay > Micros::ZERO {
             // Counted from when the answer arrived: the store's clock started earlier, so this is never early.

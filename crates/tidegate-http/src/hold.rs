@@ -2,10 +2,13 @@
 //!
 //! A holder only has to be dropped, and that is what a finished body, a failed handler and a panic have in common. Where a
 //! disconnected client ends the work (a handler in this process, which is dropped with it), it also ends the hold; where
-//! the work goes on elsewhere, the holder waits for it, for [`Held::outlives_client`] at most. On the memory store the slot is free at once; otherwise the task that renews the lease releases it. If
-//! the process dies, the lease expires by its time to live.
+//! the work goes on elsewhere, the holder waits for it, for [`Held::outlives_client`] at most, unless the rule says
+//! otherwise ([`Held::client_left`]).
+//!
+//! On the memory store the slot is free at once; otherwise the task that renews the lease releases it. If the process dies,
+//! the lease expires by its time to live.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::Micros;
@@ -15,7 +18,7 @@ use tokio::sync::oneshot;
 /// What a request holds until its response has been sent: a lease, and its slot among the workers of the service behind.
 #[derive(Debug, Default)]
 pub struct Held {
-    pub(crate) lease: Option<Hold>,
+    pub(crate) lease: Mutex<Option<Hold>>,
     pub(crate) permit: Option<Permit>,
 }
 
@@ -36,8 +39,20 @@ impl Held {
     /// As long as a lease lives without being renewed: a service that takes longer is not waited for either.
     #[must_use]
     pub fn outlives_client(&self) -> Option<Duration> {
-        let lease = self.lease.as_ref().map(|hold| hold.lease.longest_ttl().into());
+        let hold = self.lease();
+        let lease = hold.as_ref().filter(|hold| !hold.lease.ends_with_client());
+        let lease = lease.map(|hold| hold.lease.longest_ttl().into());
         lease.or_else(|| self.permit.as_ref().map(|_| WORKER_PATIENCE))
+    }
+
+    /// Releases the lease, if that is what its rule asks for when the client hangs up. A worker behind stays busy.
+    pub fn client_left(&self) {
+        let released = self.lease().take_if(|hold| hold.lease.ends_with_client());
+        drop(released);
+    }
+
+    fn lease(&self) -> MutexGuard<'_, Option<Hold>> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A request that waits for its turn keeps no worker busy.

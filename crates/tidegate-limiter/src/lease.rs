@@ -22,6 +22,8 @@ pub struct LeaseToken {
     keys: Arc<LeaseKeys>,
     /// Boxed: most decisions have no lease, and all of them are moved.
     cells: Box<[LeasedCell]>,
+    /// Not part of its text: only who was granted it sees its client leave.
+    ends_with_client: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +68,7 @@ impl LeaseToken {
     pub(crate) fn new<'s, 'p: 's>(
         id: LeaseId,
         spends: impl Iterator<Item = &'s Spend<'p>>,
+        ends_with_client: bool,
         keys: &Arc<LeaseKeys>,
     ) -> Option<Self> {
         let cells: Box<[LeasedCell]> = spends
@@ -76,7 +79,7 @@ impl LeaseToken {
                 limit: spend.touch.limit.clone(),
             })
             .collect();
-        (!cells.is_empty()).then(|| LeaseToken { id, cells, keys: keys.clone() })
+        (!cells.is_empty()).then(|| LeaseToken { id, cells, ends_with_client, keys: keys.clone() })
     }
 
     /// Each lease, as passed to a store.
@@ -118,6 +121,7 @@ impl LeaseToken {
             id: self.id,
             keys: self.keys.clone(),
             cells: [cell.clone()].into(),
+            ends_with_client: self.ends_with_client,
         })
     }
 
@@ -125,6 +129,12 @@ impl LeaseToken {
     #[must_use]
     pub fn part(&self, limit_mark: u64) -> Option<LeaseToken> {
         self.parts().find(|part| part.limit_mark() == limit_mark)
+    }
+
+    /// Whether it is to be released when the client it was granted for hangs up, even if its work goes on.
+    #[must_use]
+    pub fn ends_with_client(&self) -> bool {
+        self.ends_with_client
     }
 
     /// The longest time to live of its leases unless renewed.
@@ -152,7 +162,7 @@ pub(crate) fn read_lease(text: &str, keys: &Arc<LeaseKeys>) -> Result<LeaseToken
         return Err(LeaseTokenError::NotSigned);
     }
     let (id, cells) = parse(signed).ok_or(LeaseTokenError::Malformed)?;
-    Ok(LeaseToken { id, cells, keys: keys.clone() })
+    Ok(LeaseToken { id, cells, ends_with_client: false, keys: keys.clone() })
 }
 
 impl fmt::Display for LeaseToken {
@@ -221,6 +231,7 @@ mod tests {
         let cell =
             LeasedCell { scope: Scope::new(&[b"api", b"uploads"]), key: key.into(), tag: tag.into(), limit };
         LeaseToken {
+            ends_with_client: false,
             id: LeaseId(NonZeroU64::new(id).unwrap()),
             cells: [cell.clone(), cell].into_iter().collect(),
             keys: keys.clone(),

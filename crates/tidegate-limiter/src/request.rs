@@ -1,7 +1,7 @@
 //! What a transport asks of the limiter.
 
 use tidegate_core::{FixedWindow, Hits, Limit, LimitError, Micros, Over, Scope};
-use tidegate_rules::{Descriptor, RuleLimit};
+use tidegate_rules::{Descriptor, OnHangup, RuleLimit};
 
 /// One request to decide: it passes as a whole, or spends nothing.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +155,9 @@ impl LimitOverride {
         let name = format!("override/{window}");
         let scope = Scope::new(&[domain.as_bytes(), b"", name.as_bytes()]);
         let limit = Limit::FixedWindow(FixedWindow::new(limit, window)?);
-        Ok(LimitOverride { limit: RuleLimit { limit, name, scope, over: Some(Over::Debt) } })
+        Ok(LimitOverride {
+            limit: RuleLimit { limit, name, scope, over: Some(Over::Debt), on_hangup: OnHangup::default() },
+        })
     }
 
     /// The hits per window.

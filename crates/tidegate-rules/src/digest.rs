@@ -11,7 +11,7 @@ use tidegate_core::Limit;
 use crate::choice::LimitSet;
 use crate::glob::Pattern;
 use crate::matching::native::{NativeDomain, Selector};
-use crate::rule::Rule;
+use crate::rule::{Rule, RuleLimit};
 use crate::ruleset::{Domain, RuleSet};
 
 /// The number of a calendar's boundaries included: enough to see daylight saving time in every year.
@@ -117,7 +117,8 @@ pub(crate) fn of_limits(set: &LimitSet) -> String {
     };
     for limit in set.as_slice() {
         // Writing to a String cannot fail.
-        let _ = write!(text, "[{:?} {} {:?}]", limit.name, of_limit(&limit.limit), limit.over);
+        let RuleLimit { limit, name, over, on_hangup, .. } = limit;
+        let _ = write!(text, "[{name:?} {} {over:?} {on_hangup:?}]", of_limit(limit));
     }
     text
 }

@@ -43,7 +43,9 @@ pub use matching::{CellKeyBytes, Descriptor, LimitsFrom, Match, MatchedLimits, M
 pub use outline::{Outline, RulePlace, outline};
 pub use quantity::{QuantityError, parse_duration, parse_rate};
 pub use renumber::{shadow_of, with_limit};
-pub use rule::{Autopilot, Coordination, Mode, OnMissingKey, OnStoreFailure, Priority, Rule, RuleLimit};
+pub use rule::{
+    Autopilot, Coordination, Mode, OnHangup, OnMissingKey, OnStoreFailure, Priority, Rule, RuleLimit,
+};
 pub use ruleset::{Format, RuleSet, UnknownDomain};
 pub use runtime::{OverrideEffect, OverrideProblem, RuntimeOverride};
 pub use schema::SCHEMA;

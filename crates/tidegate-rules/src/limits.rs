@@ -12,7 +12,7 @@ use crate::choice::LimitSet;
 use crate::diagnostics::{Report, Span};
 use crate::fields::{self, Fields, did_you_mean};
 use crate::quantity::{count_per_period, parse_rate};
-use crate::rule::RuleLimit;
+use crate::rule::{OnHangup, RuleLimit};
 use crate::yaml::{Node, Scalar, Value};
 
 /// The rule whose limits are parsed.
@@ -37,7 +37,7 @@ pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
 ];
 
 /// All fields of all limits.
-pub(crate) const LIMIT_FIELDS: [&str; 12] = [
+pub(crate) const LIMIT_FIELDS: [&str; 13] = [
     "algorithm",
     "name",
     "limit",
@@ -50,11 +50,15 @@ pub(crate) const LIMIT_FIELDS: [&str; 12] = [
     "max_delay",
     "ttl",
     "over",
+    "on_hangup",
 ];
 
 /// What a cost above what is left does. A charge after the fact is what a request is, not a limit.
 pub(crate) const OVER: [(&str, Over); 3] =
     [("refuse", Over::Refuse), ("debt", Over::Debt), ("cap", Over::Cap)];
+
+/// What becomes of a place whose client hangs up.
+const ON_HANGUP: [(&str, OnHangup); 2] = [("hold", OnHangup::Hold), ("release", OnHangup::Release)];
 
 /// The fields of a limit with this algorithm, besides `algorithm` and `name`.
 pub(crate) fn fields_of(algorithm: Algorithm) -> &'static [&'static str] {
@@ -64,7 +68,7 @@ pub(crate) fn fields_of(algorithm: Algorithm) -> &'static [&'static str] {
         Algorithm::SlidingWindow => &["limit", "window", "over"],
         Algorithm::SlidingLog => &["limit", "window", "min_interval", "count_refused", "over"],
         Algorithm::LeakyBucket => &["rate", "max_delay", "over"],
-        Algorithm::Concurrency => &["limit", "ttl", "count_refused"],
+        Algorithm::Concurrency => &["limit", "ttl", "count_refused", "on_hangup"],
         _ => &[],
     }
 }
@@ -173,7 +177,14 @@ impl LimitReader<'_> {
         let at = |name: &str| fields.get(name).map_or(node.span, |field| field.span);
         let made = made?.map_err(|error| refused(error, at, report)).ok()?;
         let over = fields.get("over").and_then(|node| fields::choice(node, "over", &OVER, report));
-        (report.errors() == before).then(|| RuleLimit { over, ..self.named(made, given.as_deref()) })
+        let on_hangup =
+            fields.get("on_hangup").and_then(|node| fields::choice(node, "on_hangup", &ON_HANGUP, report));
+        let on_hangup = on_hangup.unwrap_or_default();
+        (report.errors() == before).then(|| RuleLimit {
+            over,
+            on_hangup,
+            ..self.named(made, given.as_deref())
+        })
     }
 
     fn fixed_window(
@@ -244,7 +255,8 @@ impl Made {
             Scope::new(&[domain, rule, given.unwrap_or_default(), family, &period].map(str::as_bytes));
         let by_default =
             || if period.is_empty() { algorithm.into() } else { format!("{algorithm}/{period}") };
-        RuleLimit { limit, name: given.map_or_else(by_default, str::to_owned), scope, over: None }
+        let name = given.map_or_else(by_default, str::to_owned);
+        RuleLimit { limit, name, scope, over: None, on_hangup: OnHangup::default() }
     }
 }
 

@@ -217,6 +217,18 @@ pub struct RuleLimit {
     pub scope: Scope,
     /// What a cost above what is left does; none if its rule says so ([`Rule::over`]).
     pub over: Option<Over>,
+    /// What becomes of a place that a client holds and hangs up on.
+    pub on_hangup: OnHangup,
+}
+
+/// What becomes of a place of a concurrency limit if the client hangs up while the service still works for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnHangup {
+    /// It stays taken until the service's answer ends, for the limit's `ttl` at most.
+    #[default]
+    Hold,
+    /// It is free at once. The service behind must stop its work then, or a client can have any amount of it done at once.
+    Release,
 }
 
 impl RuleLimit {

@@ -117,7 +117,9 @@ pub mod observe {
         BreakerState, Decided, LateCall, NoObserver, Observer, Overload, RuleHits, RuleResult, RuleWatcher,
         Settled, Settlement, Source, StoreCall, TraceContext, Traced, Transport,
     };
-    pub use tidegate_rules::{Autopilot, Match, Mode, Priority, Rule, RuleLimit, RuleSet, Share, Variant};
+    pub use tidegate_rules::{
+        Autopilot, Match, Mode, OnHangup, Priority, Rule, RuleLimit, RuleSet, Share, Variant,
+    };
     pub use tidegate_store::StoreError;
 }
 

@@ -32,7 +32,9 @@ impl Decision {
             !(self.reports.iter().any(Report::refuses_request) || every_quota_is_spent(&self.reports));
         if self.allowed {
             self.delay = self.reports.iter().map(Report::delay).max().unwrap_or_default();
-            self.lease = plan.lease.and_then(|lease| LeaseToken::new(lease, plan.leases(), keys));
+            let ends_with_client = plan.leases_end_with_client();
+            let taken = |lease| LeaseToken::new(lease, plan.leases(), ends_with_client, keys);
+            self.lease = plan.lease.and_then(taken);
             self.spent = spent(plan, answer, self.asked_at);
         }
     }

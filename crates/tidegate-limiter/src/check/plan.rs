@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Over, Stance, Touch};
 use tidegate_rules::{
-    CellKeyBytes, Coordination, Match, MatchedLimits, Mode, OnMissingKey, Rule, RuleLimit, Variant,
+    CellKeyBytes, Coordination, Match, MatchedLimits, Mode, OnHangup, OnMissingKey, Rule, RuleLimit, Variant,
 };
 use tidegate_store::{CellKey, Spend};
 
@@ -339,6 +339,14 @@ impl<'p> Plan<'p> {
             let known = strictest.iter().find(|one| *one.key == *cell.key && one.scope == *cell.scope);
             spend.touch.limit = known.map_or(spend.touch.limit, |one| &one.limit);
         }
+    }
+
+    /// Whether every limit that gives it a lease wants it back when the client hangs up.
+    pub(crate) fn leases_end_with_client(&self) -> bool {
+        self.entries.iter().all(|entry| match entry.asks {
+            Asks::Limit { limit, .. } if limit.limit.takes_lease() => limit.on_hangup == OnHangup::Release,
+            _ => true,
+        })
     }
 
     /// The cells in which this request takes a lease if it passes.

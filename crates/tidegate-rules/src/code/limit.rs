@@ -237,4 +237,9 @@ impl Concurrency {
     pub fn count_refused(self) -> Self {
         self.with("count_refused", Text::from(true))
     }
+
+    /// Behind the proxy, frees the place of a client that hangs up at once, not when the service has answered.
+    pub fn release_on_hangup(self) -> Self {
+        self.with("on_hangup", Text::from("release".to_owned()))
+    }
 }

@@ -43,6 +43,11 @@ impl InFlight {
         self.held.outlives_client()
     }
 
+    /// Gives up what the rules say is free when the client leaves.
+    pub(super) fn client_left(&self) {
+        self.held.client_left();
+    }
+
     /// Records how long the upstream server took to answer.
     pub(super) fn answered(&self, took: Micros) {
         self.held.answered(took);

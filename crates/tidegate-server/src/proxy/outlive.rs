@@ -2,7 +2,9 @@
 //!
 //! To close a connection does not stop the work of the server behind it. If a slot were free as soon as its client hangs up,
 //! a client could have any number of requests worked on at once. So the exchange goes on without its client, and the slot is
-//! free when the answer has ended: or when too much of it came or it took too long, after which the connection is closed.
+//! free when the answer has ended: or when too much of it came or it took too long, after which the connection is closed. A
+//! rule may say that its slots are free at once (`on_hangup: release`); then the connection is closed at once, too, unless
+//! a worker behind is still to be counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,7 @@ pub(super) async fn ask(
     tokio::spawn(async move {
         let too_long = async {
             client.closed().await;
+            in_flight.client_left();
             tokio::time::sleep(within).await;
         };
         let asked = tokio::select! {
@@ -67,6 +70,7 @@ async fn timed(upstream: &Upstream, outgoing: Outgoing, in_flight: &InFlight) ->
 
 /// Reads what is left of an answer that has no client any more, if its request holds a slot.
 pub(super) fn read_on(mut body: ResponseBody, in_flight: InFlight) {
+    in_flight.client_left();
     let Some(within) = in_flight.outlives_client().filter(|_| !body.is_over()) else { return };
     let Ok(runtime) = Handle::try_current() else { return };
     body.forget_client();

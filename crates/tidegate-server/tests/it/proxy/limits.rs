@@ -214,6 +214,35 @@ fn a_slot_outlives_a_reset_stream_until_the_answer_ends() {
     check_a_client_that_leaves_keeps_its_slot::<Peer>(HALF_AN_ANSWER, "cd");
 }
 
+#[track_caller]
+fn check_a_client_that_leaves_gives_its_slot_up<L: Leaver>(begin: &'static str) {
+    let (upstream, _never) = server_that_waits(begin, "");
+    let rules = ONE_AT_ONCE.replace("60s", "60s, on_hangup: release");
+    let edge = Setup::to(&[upstream.target()]).rules(&rules).start();
+    let mut client = L::ask(&edge);
+    if !begin.is_empty() {
+        client.sees(begin);
+    }
+    eventually("it is under way", PATIENCE, || upstream.accepted() == 1);
+    assert_eq!(edge.get("/").status, 429);
+    let _stays = client.leave();
+    edge.eventually_idle();
+    let _next = L::ask(&edge);
+    eventually("another is under way", PATIENCE, || upstream.accepted() == 2);
+}
+
+#[test]
+fn a_slot_of_a_rule_that_says_so_is_free_when_its_client_hangs_up() {
+    check_a_client_that_leaves_gives_its_slot_up::<Wire>("");
+    check_a_client_that_leaves_gives_its_slot_up::<Wire>(HALF_AN_ANSWER);
+}
+
+#[test]
+fn a_slot_of_a_rule_that_says_so_is_free_when_its_stream_is_reset() {
+    check_a_client_that_leaves_gives_its_slot_up::<Peer>("");
+    check_a_client_that_leaves_gives_its_slot_up::<Peer>(HALF_AN_ANSWER);
+}
+
 #[test]
 fn a_slot_whose_client_left_is_free_after_its_ttl() {
     let (upstream, _never) = server_that_waits("", "");
