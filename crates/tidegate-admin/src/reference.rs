@@ -10,8 +10,8 @@ use std::time::Duration;
 use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, DecisionLogConfig};
 use tidegate_limiter::{
-    BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RuleHits, RuleResult, ShedStats,
-    Source, StoreCall, Transport,
+    BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RequestResult, RuleHits,
+    RuleResult, ShedStats, Source, StoreCall, Transport,
 };
 use tidegate_rules::{RuleSet, Source as File, Variant};
 use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore, SystemClock};
@@ -128,6 +128,11 @@ fn everything() -> Exposition {
     let log = DecisionLog::open(DecisionLogConfig::default(), Arc::new(SystemClock::new()));
     metrics.keep_decisions(Arc::new(log.expect("it opens no file")));
     metrics.count_hits();
+    for (result, source) in
+        RequestResult::ALL.into_iter().flat_map(|one| Source::ALL.map(|source| (one, source)))
+    {
+        metrics.request("DOMAIN", result, source);
+    }
     for result in RuleResult::ALL {
         for source in Source::ALL {
             watched.decided(result, source);

@@ -52,7 +52,7 @@ pub use refund::{RefundError, SpentAt};
 pub use remote::breaker::BreakerConfig;
 pub use remote::{LATE_CALLS_HEARD_FOR, QueueBounds};
 pub use request::{CheckRequest, DescriptorAsk, Incurred, LimitOverride, Patience, PenaltyStart};
-pub use rule_watcher::{RuleHits, RuleResult, RuleWatcher};
+pub use rule_watcher::{RequestResult, RuleHits, RuleResult, RuleWatcher};
 pub use runtime::{Runtime, Task};
 #[cfg(feature = "tokio")]
 pub use runtime::{TokioHandle, TokioRuntime, prober_thread};

@@ -29,6 +29,7 @@ use crate::observer::{Decided, Observer, watch_rules};
 use crate::penalty::Penalties;
 use crate::remote::{Remote, RemoteParts, RequestNames};
 use crate::request::{CheckRequest, PenaltyStart};
+use crate::rule_watcher::RequestResult;
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
 use crate::source::Source;
@@ -411,6 +412,7 @@ impl Limiter {
             return self.observer.looked();
         }
         let decision = decided.decision;
+        self.observer.request(decided.request.domain, RequestResult::of(decision.allowed), decision.source);
         if decision.reports.is_empty() {
             self.observer.no_rule_matched();
         }

@@ -11,7 +11,7 @@ use crate::decision::{Decision, Report};
 use crate::lease::LeaseToken;
 use crate::penalty::Penalty;
 use crate::request::CheckRequest;
-use crate::rule_watcher::{RuleHits, RuleResult, RuleWatcher};
+use crate::rule_watcher::{RequestResult, RuleHits, RuleResult, RuleWatcher};
 use crate::snapshot::Watchers;
 use crate::source::Source;
 use crate::trace::{Traced, Transport};
@@ -30,6 +30,10 @@ pub trait Observer: Send + Sync + 'static {
 
     /// A request named a domain that has no rules.
     fn unknown_domain(&self) {}
+
+    /// A request of a known domain was answered, or shed: called exactly once per request, whatever number of rules it
+    /// matched, except for looks. A limit that came with the request has no domain: then `domain` is empty.
+    fn request(&self, _domain: &str, _result: RequestResult, _source: Source) {}
 
     /// No rule matched a request.
     fn no_rule_matched(&self) {}

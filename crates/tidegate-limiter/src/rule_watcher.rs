@@ -38,6 +38,37 @@ impl RuleHits {
     }
 }
 
+/// What became of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RequestResult {
+    /// It may pass.
+    Allowed,
+    /// A rule refused it.
+    Refused,
+    /// It was shed before any rule decided, because the backend is overloaded.
+    Shed,
+}
+
+impl RequestResult {
+    /// All variants, for per-variant metrics.
+    pub const ALL: [RequestResult; 3] = [RequestResult::Allowed, RequestResult::Refused, RequestResult::Shed];
+
+    /// The name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RequestResult::Allowed => "allowed",
+            RequestResult::Refused => "refused",
+            RequestResult::Shed => "shed",
+        }
+    }
+
+    pub(crate) fn of(allowed: bool) -> Self {
+        if allowed { RequestResult::Allowed } else { RequestResult::Refused }
+    }
+}
+
 /// The result of one rule for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

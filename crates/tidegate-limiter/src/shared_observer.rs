@@ -8,7 +8,7 @@ use tidegate_rules::{Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 
 use crate::observer::{BreakerState, Decided, LateCall, Observer, Overload, Settled, StoreCall};
-use crate::rule_watcher::{RuleResult, RuleWatcher};
+use crate::rule_watcher::{RequestResult, RuleResult, RuleWatcher};
 use crate::source::Source;
 use crate::trace::{Traced, Transport};
 
@@ -21,6 +21,9 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
     }
     fn unknown_domain(&self) {
         (**self).unknown_domain();
+    }
+    fn request(&self, domain: &str, result: RequestResult, source: Source) {
+        (**self).request(domain, result, source);
     }
     fn no_rule_matched(&self) {
         (**self).no_rule_matched();

@@ -114,8 +114,8 @@ pub mod rules {
 /// What an [`Observer`] hears: everything that its methods take.
 pub mod observe {
     pub use tidegate_limiter::{
-        BreakerState, Decided, LateCall, NoObserver, Observer, Overload, RuleHits, RuleResult, RuleWatcher,
-        Settled, Settlement, Source, StoreCall, TraceContext, Traced, Transport,
+        BreakerState, Decided, LateCall, NoObserver, Observer, Overload, RequestResult, RuleHits, RuleResult,
+        RuleWatcher, Settled, Settlement, Source, StoreCall, TraceContext, Traced, Transport,
     };
     pub use tidegate_rules::{
         Autopilot, Match, Mode, OnHangup, Priority, Rule, RuleLimit, RuleSet, Share, Variant,

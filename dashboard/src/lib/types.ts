@@ -201,6 +201,8 @@ export interface Series {
   refused: Column;
   shadow_refused: Column;
   fallback: Column;
+  /** Only of requests, not of a rule. */
+  shed?: Column;
 }
 
 export interface Stats {

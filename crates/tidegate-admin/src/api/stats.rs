@@ -28,7 +28,7 @@ pub(crate) struct StatsQuery {
     from: Option<String>,
     to: Option<String>,
     step: Option<String>,
-    /// Only the rules with the most refusals; `total` covers all rules.
+    /// Only the rules with the most refusals; `total` covers all requests.
     most: Option<usize>,
 }
 
@@ -59,7 +59,12 @@ pub(crate) async fn stats(
         // Without a shared store, this node is the whole fleet.
         None => (own, vec![control.fleet.is_shared(); window.steps().count()]),
     };
-    let (total, rules) = (Series::total(&series), series.len());
+    let requests: Vec<Series> = series.extract_if(.., |one| one.is_of_requests()).collect();
+    let (mut total, rules) = (Series::total(&series), series.len());
+    if wanted.rule.is_none() {
+        // Requests, each counted once; a request that matches five rules is in five of their series.
+        total = Series { shadow_refused: total.shadow_refused, ..Series::total(&requests) };
+    }
     if let Some(most) = wanted.most {
         series.sort_by(|one, other| other.refusals().total_cmp(&one.refusals()));
         series.truncate(most);

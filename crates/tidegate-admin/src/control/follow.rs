@@ -526,7 +526,10 @@ impl Control {
         (last.decisions, last.calls) = (decisions, calls);
         let now_s = self.clock.now().as_micros() / 1_000_000;
         let latencies = Latencies::of(&added.0, &added.1);
-        let rules = self.history.lock().record(now_s, self.metrics.rule_totals(), latencies);
+        let requests = self.metrics.request_totals().into_iter();
+        let totals = requests.map(|(domain, totals)| ((domain, String::new()), totals));
+        let totals = totals.chain(self.metrics.rule_totals()).collect();
+        let rules = self.history.lock().record(now_s, totals, latencies);
         let experiments = self.metrics.experiments();
         let mut rows = merged::rows_of(&rules, (&added.0, &added.1));
         rows.extend(merged::experiment_rows(&experiments, &last.experiments));

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tidegate_limiter::{RuleResult, Source};
+use tidegate_limiter::{RequestResult, RuleResult, Source};
 
 use crate::metrics::Reading;
 
@@ -17,16 +17,27 @@ const SECONDS_A_MINUTE: u64 = 60;
 /// The most rules with a history of their own, about 37 kB each once used; the others share one.
 const MOST_RULES: usize = 1_000;
 
-/// A rule's decisions since the process started.
+/// A rule's decisions, or a domain's requests, since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) allowed: u64,
     pub(crate) refused: u64,
     pub(crate) shadow_refused: u64,
     pub(crate) fallback: u64,
+    /// Requests only: rules decide nothing of a shed request.
+    pub(crate) shed: u64,
 }
 
 impl Totals {
+    pub(crate) fn add_requests(&mut self, result: RequestResult, source: Source, count: u64) {
+        match result {
+            RequestResult::Allowed => self.allowed += count,
+            RequestResult::Refused => self.refused += count,
+            _ => self.shed += count,
+        }
+        self.add_source(source, count);
+    }
+
     pub(crate) fn add(&mut self, result: RuleResult, source: Source, count: u64) {
         match result {
             RuleResult::Allowed | RuleResult::Unlimited => self.allowed += count,
@@ -34,6 +45,10 @@ impl Totals {
             RuleResult::ShadowRefused => self.shadow_refused += count,
             _ => {}
         }
+        self.add_source(source, count);
+    }
+
+    fn add_source(&mut self, source: Source, count: u64) {
         if source.name().starts_with("fallback") || source.name().starts_with("overload") {
             self.fallback += count;
         }
@@ -45,6 +60,7 @@ impl Totals {
             refused: self.refused.saturating_sub(before.refused),
             shadow_refused: self.shadow_refused.saturating_sub(before.shadow_refused),
             fallback: self.fallback.saturating_sub(before.fallback),
+            shed: self.shed.saturating_sub(before.shed),
         }
     }
 
@@ -54,6 +70,7 @@ impl Totals {
             refused: self.refused + other.refused,
             shadow_refused: self.shadow_refused + other.shadow_refused,
             fallback: self.fallback + other.fallback,
+            shed: self.shed + other.shed,
         }
     }
 }
@@ -79,7 +96,7 @@ impl Latencies {
     }
 }
 
-/// A rule: its domain and name.
+/// A rule: its domain and name. The requests of a domain, whatever rules they matched, have an empty name.
 pub(crate) type SeriesKey = (String, String);
 
 /// All recent history of this node.
@@ -129,12 +146,16 @@ pub(crate) struct Series {
     pub(crate) refused: Vec<Option<f64>>,
     pub(crate) shadow_refused: Vec<Option<f64>>,
     pub(crate) fallback: Vec<Option<f64>>,
+    /// Only of requests; empty for a rule.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) shed: Vec<Option<f64>>,
 }
 
 impl Series {
-    /// A rule without data in a window.
+    /// A rule, or requests, without data in a window.
     pub(crate) fn empty(name: &SeriesKey, window: Window) -> Self {
         let unknown: Vec<Option<f64>> = window.steps().map(|_| None).collect();
+        let shed = if name.1.is_empty() { unknown.clone() } else { Vec::new() };
         Series {
             domain: name.0.clone(),
             rule: name.1.clone(),
@@ -142,12 +163,18 @@ impl Series {
             refused: unknown.clone(),
             shadow_refused: unknown.clone(),
             fallback: unknown,
+            shed,
         }
     }
 }
 
 impl Series {
-    /// The sum of all rules. A step without data for any rule is a gap.
+    /// Whether this is a domain's requests, not a rule's checks.
+    pub(crate) fn is_of_requests(&self) -> bool {
+        self.rule.is_empty()
+    }
+
+    /// The sum of all. A step without data for any of them is a gap.
     pub(crate) fn total(all: &[Series]) -> Self {
         let sum = |of: fn(&Series) -> &Vec<Option<f64>>| {
             let steps = all.iter().map(|series| of(series).len()).max().unwrap_or_default();
@@ -162,6 +189,7 @@ impl Series {
             refused: sum(|series| &series.refused),
             shadow_refused: sum(|series| &series.shadow_refused),
             fallback: sum(|series| &series.fallback),
+            shed: sum(|series| &series.shed),
             ..Series::default()
         }
     }
@@ -216,9 +244,12 @@ impl History {
             if more == Totals::default() {
                 continue;
             }
-            self.rates = self.rates.plus(more);
+            if name.1.is_empty() {
+                self.rates = self.rates.plus(more);
+            }
             added.push((name.clone(), more));
-            let full = self.rules.len() >= MOST_RULES && !self.rules.contains_key(&name);
+            let full =
+                self.rules.len() >= MOST_RULES && !name.1.is_empty() && !self.rules.contains_key(&name);
             let name = if full { (String::new(), "others".to_owned()) } else { name };
             let ring = self.rules.entry(name).or_default();
             ring.seconds[second] = ring.seconds[second].plus(more);
@@ -229,9 +260,9 @@ impl History {
         added
     }
 
-    /// Admissions and refusals in the last second.
+    /// Requests in the last second: those that passed, and those that were refused or shed.
     pub(crate) fn last_rates(&self) -> (f64, f64) {
-        (self.rates.allowed as f64, self.rates.refused as f64)
+        (self.rates.allowed as f64, (self.rates.refused + self.rates.shed) as f64)
     }
 
     /// The rates of the rules that `wanted` selects, over a window.
@@ -246,6 +277,9 @@ impl History {
                 series.refused.push(rate(|sum| sum.refused));
                 series.shadow_refused.push(rate(|sum| sum.shadow_refused));
                 series.fallback.push(rate(|sum| sum.fallback));
+                if series.is_of_requests() {
+                    series.shed.push(rate(|sum| sum.shed));
+                }
             }
             series
         };

@@ -1,6 +1,6 @@
 //! The history of the whole fleet: every node adds its counts to the shared store, and charts read the sums.
 //!
-//! A row is a rule, or a histogram of answer times. Nodes add to it once a second, in a call that they make anyway. So
+//! A row is a rule, a domain's requests, or a histogram of answer times. Nodes add to it once a second, in a call that they make anyway. So
 //! quantiles cover all requests of the fleet; they are not means of the nodes' quantiles.
 
 use std::collections::{BTreeMap, HashMap};
@@ -47,6 +47,7 @@ pub(super) const NODES: &str = "n";
 const DECISION_TIMES: &str = "d";
 const STORE_TIMES: &str = "s";
 const RULE: char = 'r';
+const REQUESTS: char = 'q';
 const EXPERIMENT: char = 'e';
 const BETWEEN: char = '\0';
 
@@ -55,25 +56,40 @@ pub(super) fn rule_of(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix(RULE)?.split_once(BETWEEN)
 }
 
+/// The row of a rule, or of the requests of a domain.
+fn row_name((domain, rule): &SeriesKey) -> String {
+    match rule.is_empty() {
+        true => format!("{REQUESTS}{domain}"),
+        false => format!("{RULE}{domain}{BETWEEN}{rule}"),
+    }
+}
+
+fn series_of(row: &str) -> Option<SeriesKey> {
+    let requests = || Some((row.strip_prefix(REQUESTS)?.to_owned(), String::new()));
+    let rule = |(domain, rule): (&str, &str)| (domain.to_owned(), rule.to_owned());
+    rule_of(row).map(rule).or_else(requests)
+}
+
 /// A node's rows for the last second.
 pub(crate) fn rows_of(
-    rules: &[(SeriesKey, Totals)],
+    series: &[(SeriesKey, Totals)],
     (decisions, store): (&Reading, &Reading),
 ) -> Vec<HistoryRow> {
-    let mut rules: Vec<&(SeriesKey, Totals)> = rules.iter().collect();
+    let (requests, mut rules): (Vec<_>, Vec<_>) = series.iter().partition(|(name, _)| name.1.is_empty());
     rules.sort_by_key(|(_, totals)| {
         std::cmp::Reverse(totals.allowed + totals.refused + totals.shadow_refused)
     });
     let (first, rest) = rules.split_at(rules.len().min(MOST_REPORTED));
     let others = rest.iter().fold(Totals::default(), |sum, (_, totals)| sum.plus(*totals));
-    let row = |domain: &str, rule: &str, totals: Totals| HistoryRow {
-        name: format!("{RULE}{domain}{BETWEEN}{rule}"),
-        counts: [totals.allowed, totals.refused, totals.shadow_refused, totals.fallback].map(small).to_vec(),
+    let row = |name: &SeriesKey, totals: Totals| {
+        let rule = [totals.allowed, totals.refused, totals.shadow_refused, totals.fallback];
+        let shed = name.1.is_empty().then_some(totals.shed);
+        HistoryRow { name: row_name(name), counts: rule.into_iter().chain(shed).map(small).collect() }
     };
-    let mut rows: Vec<HistoryRow> =
-        first.iter().map(|((domain, rule), totals)| row(domain, rule, *totals)).collect();
+    let named = requests.iter().chain(first);
+    let mut rows: Vec<HistoryRow> = named.map(|(name, totals)| row(name, *totals)).collect();
     if others != Totals::default() {
-        rows.push(row("", "others", others));
+        rows.push(row(&(String::new(), "others".to_owned()), others));
     }
     for (name, reading) in [(DECISION_TIMES, decisions), (STORE_TIMES, store)] {
         let counts: Vec<u32> = reading.counts().iter().map(|count| small(*count)).collect();
@@ -150,15 +166,15 @@ pub(crate) fn merged(
     let (own_series, own_latencies) = own;
     let mut of_node: BTreeMap<SeriesKey, Series> =
         own_series.into_iter().map(|series| ((series.domain.clone(), series.rule.clone()), series)).collect();
-    for name in fleet.rules() {
+    for name in fleet.names() {
         let empty = || Series::empty(&name, window);
         of_node.entry(name.clone()).or_insert_with(empty);
     }
     let steps: Vec<Step> = window.steps().map(|start| fleet.step(window, start)).collect();
-    let series = of_node.into_iter().filter(|(name, _)| wanted(name)).map(|(name, own)| {
-        let row = format!("{RULE}{}{BETWEEN}{}", name.0, name.1);
-        fleet.series(&steps, &row, own)
-    });
+    let series = of_node
+        .into_iter()
+        .filter(|(name, _)| wanted(name))
+        .map(|(name, own)| fleet.series(&steps, &row_name(&name), own));
     let latencies = steps.iter().zip(own_latencies).map(|(step, own)| fleet.latencies(step, own));
     let of_one_node = steps.iter().map(|step| matches!(step, Step::Unknown)).collect();
     ((series.collect(), latencies.collect()), of_one_node)
@@ -178,14 +194,12 @@ enum Step {
 }
 
 impl Merged {
-    fn rules(&self) -> Vec<SeriesKey> {
-        let names = self.chunks.values().flat_map(HashMap::keys);
-        let rules = names.filter_map(|name| rule_of(name));
-        let mut rules: Vec<SeriesKey> =
-            rules.map(|(domain, rule)| (domain.to_owned(), rule.to_owned())).collect();
-        rules.sort();
-        rules.dedup();
-        rules
+    fn names(&self) -> Vec<SeriesKey> {
+        let rows = self.chunks.values().flat_map(HashMap::keys);
+        let mut names: Vec<SeriesKey> = rows.filter_map(|row| series_of(row)).collect();
+        names.sort();
+        names.dedup();
+        names
     }
 
     fn step(&self, window: Window, start: u64) -> Step {
@@ -219,8 +233,13 @@ impl Merged {
 
     fn series(&self, steps: &[Step], row: &str, own: Series) -> Series {
         let mut series = own;
-        let columns =
-            [&mut series.allowed, &mut series.refused, &mut series.shadow_refused, &mut series.fallback];
+        let columns = [
+            &mut series.allowed,
+            &mut series.refused,
+            &mut series.shadow_refused,
+            &mut series.fallback,
+            &mut series.shed,
+        ];
         for (place, column) in columns.into_iter().enumerate() {
             for (value, step) in column.iter_mut().zip(steps) {
                 match step {

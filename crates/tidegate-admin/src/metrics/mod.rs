@@ -7,6 +7,7 @@ mod durations;
 mod exemplars;
 mod lanes;
 mod limits;
+mod requests;
 mod rules;
 mod store;
 
@@ -24,10 +25,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, LogStats};
 use tidegate_limiter::{
-    Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Settled, Snapshot, Source, StoreCall,
-    Traced, Transport,
+    Decided, LateCall, Observer, Overload, RequestResult, RuleResult, RuleWatcher, Settled, Snapshot, Source,
+    StoreCall, Traced, Transport,
 };
-use tidegate_rules::{Priority, Rule};
+use tidegate_rules::{Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 
 use crate::control::Totals;
@@ -37,6 +38,7 @@ pub(crate) use durations::Reading;
 use exemplars::Exemplars;
 use lanes::Lanes;
 use limits::LimitTable;
+use requests::RequestTable;
 pub(crate) use rules::ExperimentSide;
 use rules::{RuleSeries, RuleTable};
 use store::StoreSide;
@@ -49,6 +51,7 @@ pub use rules::MOST_RULE_SERIES;
 /// never goes down.
 #[derive(Default)]
 pub struct Metrics {
+    requests: RequestTable,
     rules: Mutex<RuleTable>,
     /// Decisions on limits that came with the request instead of from a rule.
     direct: RuleSeries,
@@ -169,6 +172,11 @@ impl Metrics {
         self.decisions.get()
     }
 
+    /// The requests of each domain since the process started.
+    pub(crate) fn request_totals(&self) -> Vec<(String, Totals)> {
+        self.requests.totals()
+    }
+
     /// The decisions of each rule since the process started.
     pub(crate) fn rule_totals(&self) -> Vec<((String, String), Totals)> {
         self.rules.lock().totals()
@@ -195,6 +203,14 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
+    fn rules_in_use(&self, rules: &RuleSet) {
+        self.requests.watch(rules);
+    }
+
+    fn request(&self, domain: &str, result: RequestResult, source: Source) {
+        self.requests.count(domain, result, source);
+    }
+
     fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
         self.rules.lock().watch(rule)
     }
@@ -293,6 +309,7 @@ pub(crate) struct Reader(pub(crate) Arc<Metrics>);
 impl Collector for Reader {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &*self.0;
+        metrics.requests.encode(&mut encoder)?;
         metrics.rules.lock().encode(&metrics.direct, &mut encoder)?;
         if metrics.counts_hits.load(Ordering::Relaxed) {
             metrics.rules.lock().encode_hits(&mut encoder)?;

@@ -61,6 +61,34 @@ fn every_decision_is_counted_by_rule_result_and_source() {
 }
 
 #[test]
+fn requests_are_counted_once_whatever_rules_they_match() {
+    let world = World::new(&[EVERY_KIND]);
+    let requests: &[&[(&str, &str)]] = &[
+        &[("user", "1")],
+        &[("user", "1")],
+        &[("user", "1"), ("device", "7")],
+        &[("user", "2"), ("path", "/pay")],
+        &[("user", "1")],
+    ];
+    let mut answered = BTreeMap::new();
+    for attributes in requests {
+        // The oracle: what the caller was told.
+        let decision = world.check(attributes);
+        let result = if decision.allowed { "allowed" } else { "refused" };
+        *answered.entry((result.to_owned(), decision.source.name().to_owned())).or_insert(0.0) += 1.0;
+    }
+    let scrape = world.scrape();
+    let counted: BTreeMap<_, f64> = scrape
+        .all("tidegate_requests_total")
+        .filter(|(_, count)| *count > 0.0)
+        .inspect(|(labels, _)| assert_eq!(labels["domain"], "api"))
+        .map(|(labels, count)| ((labels["result"].clone(), labels["source"].clone()), count))
+        .collect();
+    assert_eq!(counted, answered);
+    assert!(answered.len() > 1, "both results came up: {answered:?}");
+}
+
+#[test]
 fn rules_of_one_name_in_two_domains_are_counted_apart() {
     let rules = |domain: &str| format!("{{ domain: {domain}, rules: [{{ name: same, limits: [9/hour] }}] }}");
     let world = World::new(&[&rules("web"), &rules("mail")]);

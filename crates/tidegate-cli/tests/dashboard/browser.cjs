@@ -405,11 +405,11 @@ const stories = {
       await to(page, 'alerts?state=over');
       await page.getByRole('row').filter({ hasText: /Breaker open|Store down/ }).first().waitFor();
       await to(page, 'overview');
-      await page.getByRole('button', { name: 'Decisions per second as a table' }).click();
+      await page.getByRole('button', { name: 'Requests per second as a table' }).click();
       // Those of the outage: on a busy machine the store may still be slow, and that is an alert of its own.
       const outages = page.getByRole('region', { name: 'Active alerts' }).getByText(/Breaker open|Store down/);
       await until('the outage is no longer active', async () => (await outages.count()) === 0 || (await outages.allInnerTexts()).join());
-      await page.getByRole('region', { name: 'Decisions per second, as a table' }).getByRole('row').nth(3).waitFor();
+      await page.getByRole('region', { name: 'Requests per second, as a table' }).getByRole('row').nth(3).waitFor();
     } finally {
       busy = false;
       await traffic;

@@ -17,6 +17,16 @@ rules:
   - { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 40, window: 1d }] }
 ";
 
+/// Four rules for one request, of which one refuses from the sixth on.
+const FOUR_RULES: &str = "\
+domain: api
+rules:
+  - { name: everybody, key: [], limits: [{ algorithm: fixed_window, limit: 100000, window: 1d }] }
+  - { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 5, window: 1d }] }
+  - { name: trial, key: [user], shadow: true, limits: [{ algorithm: fixed_window, limit: 2, window: 1d }] }
+  - { name: per-day, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
+";
+
 /// One server that keeps every decision.
 struct Node {
     server: TidegateServer,
@@ -143,6 +153,43 @@ pub(crate) fn zipf(users: usize, draws: usize) -> Vec<usize> {
 
 fn named(caller: &Value) -> usize {
     caller["key"][0][1].as_str().unwrap()[1..].parse().unwrap()
+}
+
+#[test]
+fn overview_and_metrics_count_requests_as_a_client_does() {
+    let redis = Redis::start();
+    let nodes = Node::pair_with(&redis, "[user]", FOUR_RULES);
+    let mut counted = [0.0, 0.0];
+    for number in 0..120 {
+        let user = format!("u{}", number % 10);
+        let body = json!({ "domain": "api", "attributes": { "user": user } }).to_string();
+        let headers = [("content-type", "application/json")];
+        let node = &nodes[number % 3 % 2];
+        let answer = http::request(node.http, "POST", "/v1/check", &headers, body.as_bytes()).unwrap();
+        counted[usize::from(answer.status != 200)] += 1.0;
+    }
+    assert_eq!(counted, [50.0, 70.0], "five for each of ten users");
+    let metric = |result: &str| -> f64 {
+        let of = |node: &Node| {
+            let text = http::request(node.admin, "GET", "/metrics", &[], b"").unwrap().text();
+            let is_wanted = |line: &&str| {
+                line.starts_with("tidegate_requests_total{") && line.contains(&format!("result=\"{result}\""))
+            };
+            let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+            text.lines().filter(is_wanted).map(count).sum::<f64>()
+        };
+        nodes.iter().map(of).sum()
+    };
+    assert_eq!(["allowed", "refused"].map(metric), counted);
+    let shown = || {
+        let stats = nodes[0].get("/stats?from=2m&step=1s");
+        let sum = |column: &str| {
+            let rates = stats["total"][column].as_array().unwrap();
+            rates.iter().filter_map(Value::as_f64).sum::<f64>()
+        };
+        ["allowed", "refused"].map(sum)
+    };
+    eventually("the fleet's chart has each request once", PATIENCE, || shown() == counted);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::classify::CellPolicy;
 use super::fallback::without_the_store;
 use super::pending::{Begun, CheckAnswer, begin_direct, settle_together};
 use crate::limiter::Limiter;
-use crate::rule_watcher::RuleResult;
+use crate::rule_watcher::{RequestResult, RuleResult};
 use crate::source::Source;
 
 /// The answer to a batch of direct requests: ready, or pending.
@@ -114,6 +114,7 @@ impl Limiter {
     fn tell_direct(&self, outcomes: &Outcomes, source: Source) {
         for outcome in outcomes {
             let result = if outcome.is_admitted() { RuleResult::Allowed } else { RuleResult::Refused };
+            self.observer.request("", RequestResult::of(outcome.is_admitted()), source);
             self.observer.decided_directly(result, source);
         }
     }

@@ -10,6 +10,8 @@ use super::matched::Matched;
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::request::CheckRequest;
+use crate::rule_watcher::RequestResult;
+use crate::source::Source;
 
 impl Limiter {
     /// Sheds a request, or admits it past `shedder` and decides it: by the most critical priority that its rules give it, or
@@ -27,7 +29,12 @@ impl Limiter {
         let mut matched = Matched::new();
         let found = matched.find_readings(&snapshot, request, self);
         let priority = matched.priority().unwrap_or_else(|| class_of(request, shedder));
-        let permit = shedder.enter(priority).inspect_err(|shed| self.observer.shed(shed.priority))?;
+        let permit = shedder.enter(priority).inspect_err(|shed| {
+            self.observer.shed(shed.priority);
+            if found.is_ok() {
+                self.observer.request(request.domain, RequestResult::Shed, Source::None);
+            }
+        })?;
         let decided = match found {
             Ok(()) => {
                 let mut decision = Decision::not_yet(&snapshot, matched.asked_at);

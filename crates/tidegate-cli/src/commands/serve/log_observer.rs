@@ -8,10 +8,10 @@ use std::time::Duration;
 use tidegate_admin::Metrics;
 use tidegate_core::Micros;
 use tidegate_limiter::{
-    BreakerState, Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Settled, Source, StoreCall,
-    Traced, Transport,
+    BreakerState, Decided, LateCall, Observer, Overload, RequestResult, RuleResult, RuleWatcher, Settled,
+    Source, StoreCall, Traced, Transport,
 };
-use tidegate_rules::{Priority, Rule};
+use tidegate_rules::{Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 use tidegate_telemetry::SpanQueue;
 
@@ -119,6 +119,10 @@ impl Observer for LogObserver {
         }
     }
 
+    fn rules_in_use(&self, rules: &RuleSet) {
+        self.metrics.rules_in_use(rules);
+    }
+
     fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
         self.metrics.watch_rule(rule)
     }
@@ -137,6 +141,10 @@ impl Observer for LogObserver {
 
     fn looked(&self) {
         self.metrics.looked();
+    }
+
+    fn request(&self, domain: &str, result: RequestResult, source: Source) {
+        self.metrics.request(domain, result, source);
     }
 
     fn no_rule_matched(&self) {
