@@ -8,7 +8,7 @@ use crate::tiers::Ran;
 use crate::tools::ToolEnv;
 
 /// More failures than this are no coincidence.
-const MOST: usize = 5;
+const MOST: usize = 10;
 
 /// Judges the test programs that ran, after trying once more what failed in them.
 pub(crate) fn alone(root: &Path, ran: Vec<Ran<'_>>, found: &ToolEnv) -> Result<Outcome, Failure> {

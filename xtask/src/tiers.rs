@@ -59,7 +59,7 @@ const TIERED: [(&str, Tier, &[&str]); 13] = [
 const UNIT_TESTS_ON_REDIS: &str = "watchman::tests::";
 
 /// Tests that measure: of speed, of memory, of who comes first under load. They run after all others, with nothing beside them.
-pub(crate) const MEASURING: [(&str, &[&str]); 4] = [
+pub(crate) const MEASURING: [(&str, &[&str]); 5] = [
     (
         "tidegate-cli",
         &[
@@ -77,6 +77,7 @@ pub(crate) const MEASURING: [(&str, &[&str]); 4] = [
     ),
     ("tidegate-admin", &["many_overrides::", "two_nodes_on_one_database_converge_within_two_seconds"]),
     ("tidegate-server", &["floods::", "waiting::", "proxy::upstreams::"]),
+    ("tidegate-store-redis", &["expiry::"]),
     ("tidegate-testkit", &["fault_proxy::"]),
 ];
 
