@@ -1,0 +1,3 @@
+module tidegate.example/client
+
+go 1.22
