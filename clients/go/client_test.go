@@ -77,8 +77,8 @@ func TestQuestions(t *testing.T) {
 		check(t, client, user)
 		last := check(t, client, user)
 		equal(t, words(last.Allowed, last.Status), "false 429")
-		equal(t, last.Header.Get("Retry-After"), "3600")
-		if last.RetryAfter < 3590*time.Second || last.RetryAfter > time.Hour {
+		equal(t, regexp.MustCompile(`^3[0-6]\d\d$`).MatchString(last.Header.Get("Retry-After")), true)
+		if last.RetryAfter < 3000*time.Second || last.RetryAfter > time.Hour {
 			t.Error(last.RetryAfter)
 		}
 	})

@@ -57,7 +57,7 @@ func TestMiddleware(t *testing.T) {
 		get(t, url, "X-User", user)
 		get(t, url, "X-User", user)
 		last, body := get(t, url, "X-User", user)
-		equal(t, words(last.StatusCode, last.Header.Get("Retry-After"), last.Header.Get("Content-Type")), "429 3600 application/problem+json")
+		equal(t, words(last.StatusCode, len(last.Header.Get("Retry-After")), last.Header.Get("Content-Type")), "429 4 application/problem+json")
 		if !strings.Contains(body, "rate_limit_exceeded") {
 			t.Error(body)
 		}

@@ -9,6 +9,7 @@ pub(crate) enum Chore {
     Test { tier: Tier },
     Ci,
     Tools,
+    Clients { only: Option<String> },
     Dashboard,
     Library,
     Compare,
@@ -28,6 +29,7 @@ cargo xtask CHORE
                                  tier 3: and what takes hours: long attacks and alerts, mutants, library
   ci                             what CI runs: format, lints, dashboard, test, docs, fuzzing for a bounded time
   tools                          only find or install the real servers that the tests start
+  clients [NAME]                 the tests of the clients in clients/, or of one: python, node, go, java
   dashboard                      build the dashboard's files, which are committed
   library                        publish --dry-run, every combination of features, the oldest compiler
   compare                        the library beside governor, tower_governor and limitador, as a table
@@ -57,6 +59,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "fuzz" => fuzz(rest),
         "mutants" => mutants(rest),
         "test" => test(&rest),
+        "clients" => clients(rest),
         "ci" => alone(Chore::Ci, &rest),
         "tools" => alone(Chore::Tools, &rest),
         "dashboard" => alone(Chore::Dashboard, &rest),
@@ -86,6 +89,14 @@ fn test(rest: &[String]) -> Result<Chore, String> {
     let tier =
         Tier::numbered(number).ok_or_else(|| format!("--tier must be 0, 1, 2 or 3, not `{number}`"))?;
     Ok(Chore::Test { tier })
+}
+
+fn clients(mut rest: Vec<String>) -> Result<Chore, String> {
+    let only = (!rest.is_empty()).then(|| rest.remove(0));
+    match only {
+        Some(name) if !crate::clients::is_one(&name) => Err(format!("there is no client `{name}`")),
+        only => alone(Chore::Clients { only }, &rest),
+    }
 }
 
 fn bench(mut rest: Vec<String>) -> Chore {
@@ -167,6 +178,13 @@ mod tests {
         assert_eq!(parsed("test --tier 0"), Ok(Chore::Test { tier: Tier::NoServers }));
         assert_eq!(parsed("test --tier=3"), Ok(Chore::Test { tier: Tier::Nightly }));
         assert_eq!(parsed("test --tier 4"), Err("--tier must be 0, 1, 2 or 3, not `4`".into()));
+    }
+
+    #[test]
+    fn clients_takes_the_name_of_one() {
+        assert_eq!(parsed("clients"), Ok(Chore::Clients { only: None }));
+        assert_eq!(parsed("clients go"), Ok(Chore::Clients { only: Some("go".into()) }));
+        assert_eq!(parsed("clients cobol"), Err("there is no client `cobol`".into()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 use crate::tiers::{self, Tier};
 use crate::tools::{self, ToolEnv};
-use crate::{dashboard, fuzz, library, mutants};
+use crate::{clients, dashboard, fuzz, library, mutants};
 
 /// Finds or installs the tools, and says where each is.
 pub(crate) fn tools(root: &Path) -> Result<(), Failure> {
@@ -23,6 +23,7 @@ pub(crate) fn test(root: &Path, tier: Tier) -> Result<(), Failure> {
         }
         let found = tools_step(steps, root)?;
         steps.run("test", || tiers::run(root, tier, &found))?;
+        steps.run("clients", || clients::all(root, &found))?;
         steps.run("fuzz", || fuzz::bounded(root))?;
         if tier < Tier::Nightly {
             return Ok(());
@@ -68,6 +69,7 @@ pub(crate) fn ci(root: &Path) -> Result<(), Failure> {
         steps.run("deny", || deny(root))?;
         steps.run("dashboard", || dashboard::check(root))?;
         steps.run("test", || tiers::run(root, Tier::All, &found))?;
+        steps.run("clients", || clients::all(root, &found))?;
         steps.run("docs", || docs(root))?;
         steps.run("fuzz", || fuzz::bounded(root))
     })

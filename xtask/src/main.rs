@@ -8,6 +8,7 @@
 mod args;
 mod bench;
 mod chores;
+mod clients;
 mod clock;
 mod command;
 mod dashboard;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Chore::Test { tier } => chores::test(&root, tier),
         Chore::Ci => chores::ci(&root),
         Chore::Tools => chores::tools(&root),
+        Chore::Clients { only } => clients::asked(&root, only.as_deref()),
         Chore::Dashboard => dashboard::build(&root),
         Chore::Library => library::all(&root),
         Chore::Dist { check } => dist::run(&root, check),

