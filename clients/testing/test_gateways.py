@@ -1,0 +1,172 @@
+"""Traefik and HAProxy with the files of examples/gateways, in front of the real server. Only addresses are changed."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+from typing import Dict, List, Optional
+
+from world import ROOT, Tidegate, clean_env, tool
+
+EXAMPLES = ROOT / "examples/gateways"
+
+
+class Upstream:
+    """A service that says hello, and counts."""
+
+    def __init__(self) -> None:
+        upstream = self
+        self.requests = 0
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                upstream.requests += 1
+                self.send_response(200)
+                self.send_header("content-length", "5")
+                self.end_headers()
+                self.wfile.write(b"hello")
+
+            do_POST = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = "127.0.0.1:%d" % self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Gateways(unittest.TestCase):
+    def setUp(self) -> None:
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        self.upstream = Upstream()
+        self.addCleanup(self.upstream.stop)
+
+    def example(self, name: str, addresses: Dict[str, str]) -> Path:
+        """A file of the examples, with these addresses in place of those that it shows."""
+        text = (EXAMPLES / name).read_text()
+        for shown, real in addresses.items():
+            self.assertIn(shown, text)
+            text = text.replace(shown, real)
+        path = self.folder / Path(name).name
+        path.write_text(text)
+        return path
+
+    def tidegate(self, arguments: List[str], listeners: List[str]) -> Tidegate:
+        server = Tidegate(self.folder, arguments, listeners)
+        self.addCleanup(server.stop)
+        return server
+
+    def gateway(self, command: List[str], address: str) -> None:
+        """Starts a gateway, and waits until it forwards; its log is shown if it does not."""
+        log = (self.folder / "gateway.log").open("w+")
+        self.addCleanup(log.close)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=clean_env(), cwd=self.folder)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        host, port = address.split(":")
+        status = 0
+        for number in range(1200):
+            log.seek(0)
+            self.assertIsNone(process.poll(), log.read())
+            try:
+                connection = http.client.HTTPConnection(host, int(port), timeout=30)
+                # A caller of its own each time, whom no limit has met.
+                connection.request("GET", "/ready", headers={"x-api-key": f"ready-{number}"})
+                status = connection.getresponse().status
+                connection.close()
+                if status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        self.fail(f"answers {status}: {log.read()}")
+
+    def ask(self, address: str, path: str, headers: Dict[str, str], body: Optional[bytes] = None) -> http.client.HTTPResponse:
+        host, port = address.split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        self.addCleanup(connection.close)
+        connection.request("GET" if body is None else "POST", path, body, headers)
+        response = connection.getresponse()
+        response.read()
+        return response
+
+    def test_traefik_asks_before_it_forwards_and_passes_the_refusal_on(self) -> None:
+        server = self.tidegate(["--config", str(EXAMPLES / "tidegate.yaml")], ["http", "admin"])
+        file = self.example(
+            "traefik/dynamic.yaml", {"127.0.0.1:8080": server.addresses["http"], "127.0.0.1:3000": self.upstream.address}
+        )
+        address = free_address()
+        quiet = ["--global.checkNewVersion=false", "--global.sendAnonymousUsage=false"]
+        options = [f"--entryPoints.web.address={address}", f"--providers.file.filename={file}", *quiet]
+        self.gateway([tool("traefik"), *options], address)
+        before = self.upstream.requests
+        answers = [self.ask(address, "/items", {"x-api-key": "alpha"}) for _ in range(4)]
+        self.assertEqual([answer.status for answer in answers], [200, 200, 200, 429])
+        self.assertEqual(self.upstream.requests - before, 3)
+        refused = answers[3]
+        self.assertEqual(refused.getheader("content-type"), "application/problem+json")
+        self.assertEqual(refused.getheader("x-ratelimit-remaining"), "0")
+        self.assertTrue(1 <= int(refused.getheader("retry-after") or 0) <= 3600)
+        self.assertEqual(self.ask(address, "/items", {"x-api-key": "beta"}).status, 200)
+        # Two log-ins an hour pass for each address, however the path is written, and whatever a client claims.
+        logins = [self.ask(address, path, {}, b"x=1").status for path in ("/login", "//Login/", "/login")]
+        self.assertEqual(logins, [200, 200, 429])
+        for name, value in {
+            "x-forwarded-for": "192.0.2.9",
+            "x-forwarded-uri": "/cheap",
+            "x-forwarded-method": "GET",
+            "x-original-uri": "/cheap",
+            "x-original-url": "http://x/cheap",
+            "x-original-method": "GET",
+            "x-original-host": "cheap.example",
+            "x-real-ip": "192.0.2.9",
+        }.items():
+            with self.subTest(name):
+                self.assertEqual(self.ask(address, "/login", {name: value}, b"x=1").status, 429)
+
+    def test_haproxy_sends_each_key_to_one_of_two_proxies_that_share_nothing(self) -> None:
+        self.example("sticky-rules.yaml", {})
+        config = self.example("sticky-node.yaml", {"127.0.0.1:8090": "127.0.0.1:0", "127.0.0.1:3000": self.upstream.address})
+        nodes = [self.tidegate(["--config", str(config)], ["http", "admin", "proxy"]) for _ in range(2)]
+        one, two = (node.addresses["proxy"] for node in nodes)
+        address = free_address()
+        file = self.example("haproxy/haproxy.cfg", {"127.0.0.1:8000": address, "127.0.0.1:8090": one, "127.0.0.1:8190": two})
+        self.gateway([tool("haproxy"), "-db", "-f", str(file)], address)
+        for number in range(24):
+            headers = {"x-api-key": f"key-{number}"}
+            statuses = [self.ask(address, "/items", headers).status for _ in range(5)]
+            self.assertEqual(statuses, [200, 200, 200, 429, 429], headers)
+        for node in nodes:
+            metrics = http.client.HTTPConnection(*node.addresses["admin"].split(":"), timeout=30)
+            self.addCleanup(metrics.close)
+            metrics.request("GET", "/metrics")
+            lines = metrics.getresponse().read().decode().splitlines()
+            decided = [line for line in lines if line.startswith("tidegate_decisions_total") and "per-key" in line]
+            self.assertGreaterEqual(sum(float(line.split()[-1]) for line in decided), 5, "a node had nothing to decide")
+
+
+def free_address() -> str:
+    """An address that nothing listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return "127.0.0.1:%d" % listener.getsockname()[1]
+
+
+if __name__ == "__main__":
+    unittest.main()
