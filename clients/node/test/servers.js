@@ -27,13 +27,13 @@ export function folder() {
 }
 
 /** A server on free ports. `extra` is YAML of its configuration. */
-export async function tidegate(extra = "", scheme = "http") {
+export async function tidegate(extra = "", scheme = "http", rules = `${TESTING}/rules.yaml`) {
   const dir = folder();
   const config = join(dir, "tidegate.yaml");
   writeFileSync(
     config,
     `listen: { http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }
-rules: { paths: ['${TESTING}/rules.yaml'] }
+rules: { paths: ['${rules}'] }
 data: '${dir}/data'
 ${extra}`,
   );
