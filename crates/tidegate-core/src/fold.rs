@@ -6,10 +6,11 @@
 //! Where the cost may be above what is left, the one after the k that fit goes [over](Over), and finds more than nothing left
 //! for the last time; of charges, all after the k go over, and are one charge.
 
+use crate::group::{Blamed, Group, Stance};
 use crate::limit::{Cell, Limit};
 use crate::outcome::{Outcome, Verdict};
 use crate::over::Over;
-use crate::request::{Ask, Stance, Touch};
+use crate::request::{Ask, Touch};
 use crate::units::{Hits, Micros, Timestamp};
 
 /// One limit's result for equal requests.
@@ -47,12 +48,21 @@ impl Fold {
         Fold { admitted, over, ..Fold::refused(outcome) }
     }
 
-    /// The same with another outcome of the last request, which is refused.
+    /// The result of these requests and of `rest`, which come after them and are refused.
     #[must_use]
-    pub const fn refused_last(self, last: Outcome) -> Self {
-        let last_admitted = if self.admitted > 0 { self.last_admitted } else { last };
-        let last_over = if self.over > 0 { self.last_over } else { last };
-        Fold { last_admitted, last_over, last, ..self }
+    pub const fn followed_by(self, rest: Fold) -> Self {
+        let last_admitted = match (rest.admitted, self.admitted) {
+            (0, 0) => rest.last,
+            (0, _) => self.last_admitted,
+            _ => rest.last_admitted,
+        };
+        let (over, last_over) = match (self.over, rest.over) {
+            (0, 0) => (0, rest.last),
+            (0, over) => (over, rest.last_over),
+            (over, _) => (over, self.last_over),
+        };
+        let admitted = self.admitted.saturating_add(rest.admitted);
+        Fold { admitted, last_admitted, over, last_over, last: rest.last }
     }
 
     /// How many requests spent from this limit; they are the first ones.
@@ -84,7 +94,8 @@ impl Fold {
 }
 
 /// Decides `count` equal requests at `now` and returns how many pass, as [`decide_request`](crate::decide_request) would
-/// one after another. `tell` receives one fold per touch, in order. None of them takes a lease.
+/// one after another. `tell` receives one fold per touch, in order. None of them takes a lease, nor do they charge under a rule
+/// with a penalty: it would start in their midst.
 pub fn decide_fold<'a, T>(
     touches: T,
     cells: &mut [Cell],
@@ -95,20 +106,54 @@ pub fn decide_fold<'a, T>(
 where
     T: Iterator<Item = (usize, Touch<'a>)> + Clone,
 {
-    // A charge does not hold the others up.
-    let holds_up = |touch: &Touch<'_>| touch.stance == Stance::Enforced && touch.over() != Over::Charge;
-    let enforced = touches.clone().filter(|(_, touch)| holds_up(touch));
-    let spending =
-        enforced.fold(count, |most, (place, touch)| most.min(touch.spending(&cells[place], now, most)));
-    let mut passed = spending;
-    for (place, touch) in touches {
-        let fold = touch.decide_fold(&mut cells[place], now, count, spending);
-        if touch.stance == Stance::Enforced {
-            passed = passed.min(fold.passed());
+    let asked =
+        touches.clone().map(|(place, touch)| (touch.group, touch.spending(&cells[place], now, count)));
+    let spending = Stance::satisfied(asked, count);
+    let (mut shadow, mut blamed) = (None, Blamed::default());
+    let (mut enforced, mut any_of) = (spending, None);
+    for (place, touch) in touches.clone() {
+        let group = touch.group;
+        let fold = if group.is_penalty {
+            touch.fold_penalty(&mut cells[place], now, count, blamed.first(group))
+        } else {
+            let spent = match group.stance {
+                _ if !touch.holds_up() => count,
+                Stance::Enforced => spending,
+                Stance::AnyOf => touch.spending(&cells[place], now, spending),
+                Stance::Shadow => {
+                    let known = shadow.filter(|(number, _)| *number == group.number);
+                    let (_, spent) = *shadow.insert(known.unwrap_or_else(|| {
+                        (group.number, shadow_spending(group, touches.clone(), cells, now, spending))
+                    }));
+                    spent
+                }
+            };
+            let (fold, fits) = touch.decide_fold(&mut cells[place], now, count, spent);
+            if !fits {
+                blamed.note(&touch, fold.passed());
+            }
+            fold
+        };
+        match group.stance {
+            Stance::Enforced => enforced = enforced.min(fold.passed()),
+            Stance::AnyOf => any_of = any_of.max(Some(fold.passed())),
+            Stance::Shadow => {}
         }
         tell(fold);
     }
-    passed
+    enforced.min(any_of.unwrap_or(count))
+}
+
+/// How many of `most` equal requests the limits of a shadow rule, and its penalty, let spend.
+fn shadow_spending<'a>(
+    group: Group,
+    touches: impl Iterator<Item = (usize, Touch<'a>)>,
+    cells: &[Cell],
+    now: Timestamp,
+    most: u32,
+) -> u32 {
+    let own = touches.filter(|(_, touch)| touch.group.number == group.number);
+    own.fold(most, |most, (place, touch)| touch.spending(&cells[place], now, most))
 }
 
 impl Touch<'_> {
@@ -121,29 +166,48 @@ impl Touch<'_> {
         }
     }
 
-    /// Decides `count` equal requests of which `spending` spend from all enforced cells.
-    fn decide_fold(&self, cell: &mut Cell, now: Timestamp, count: u32, spending: u32) -> Fold {
-        let Touch { limit, ask, stance, .. } = *self;
-        let spent = match (self.over(), stance) {
-            (Over::Charge, _) => count,
-            (_, Stance::Enforced) => spending,
-            (_, Stance::Advisory) => self.spending(cell, now, spending),
-        };
+    /// Decides `count` equal requests of which `spent` may spend. Also returns whether there was room for the last of them.
+    fn decide_fold(&self, cell: &mut Cell, now: Timestamp, count: u32, spent: u32) -> (Fold, bool) {
+        let Touch { limit, ask, .. } = *self;
         let admitted = match self.over() {
             Over::Refuse => spent,
             Over::Cap | Over::Debt | Over::Charge => limit.admits(cell, now, ask, spent),
         };
         let last_admitted = (admitted > 0).then(|| limit.admit(cell, now, ask, admitted));
         let last_over = (admitted < spent).then(|| self.go_over(cell, now, spent - admitted));
-        let refused = (spent < count).then(|| self.refuse(cell, now, count - spent));
+        if count - spent > 1 && limit.counts_refused() {
+            limit.rebase(cell, now);
+            limit.note_refused(cell, now, ask, count - spent - 1);
+        }
+        let fits =
+            if spent < count { self.fits(cell, now) } else { admitted == spent || self.over() == Over::Cap };
+        let refused = (spent < count).then(|| self.refuse(cell, now, 1));
         let last = refused.or(last_over).or(last_admitted).expect("there is at least one request");
-        Fold {
+        let fold = Fold {
             admitted,
             last_admitted: last_admitted.unwrap_or(last),
             over: spent - admitted,
             last_over: last_over.unwrap_or(last),
             last,
-        }
+        };
+        (fold, fits)
+    }
+
+    /// Looks at a penalty for `count` equal requests, and starts it with the first that its rule refuses.
+    fn fold_penalty(&self, cell: &mut Cell, now: Timestamp, count: u32, first: Option<u32>) -> Fold {
+        let before = self.limit.look(cell, now, Ask::look());
+        let told = self.look_or_start(cell, now, first.is_some());
+        let (admitted, over) = match (before.is_admitted(), first) {
+            (true, Some(first)) => (first, 1),
+            (true, None) => (count, 0),
+            (false, _) => (0, 0),
+        };
+        let last = match over == 1 && admitted + over < count {
+            true => self.limit.look(cell, now, Ask::look()),
+            false => told,
+        };
+        let last_admitted = if admitted > 0 { before } else { last };
+        Fold { admitted, last_admitted, over, last_over: told, last }
     }
 }
 

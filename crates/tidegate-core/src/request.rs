@@ -1,6 +1,7 @@
 //! A request over several limits: it spends from all its cells or from none.
 
 use crate::concurrency::LeaseId;
+use crate::group::{Blamed, Group, Stance};
 use crate::limit::{Cell, Limit};
 use crate::outcome::Outcome;
 use crate::over::Over;
@@ -37,15 +38,6 @@ impl Ask {
     }
 }
 
-/// Whether a limit's refusal refuses the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stance {
-    /// A refusal refuses the request.
-    Enforced,
-    /// A refusal is only reported: the cell is not spent from, and the request proceeds (shadow rules, quotas).
-    Advisory,
-}
-
 /// One limit that a request touches.
 #[derive(Clone, Copy, Debug)]
 pub struct Touch<'a> {
@@ -53,14 +45,14 @@ pub struct Touch<'a> {
     pub limit: &'a Limit,
     /// What the request asks of it.
     pub ask: Ask,
-    /// Whether its refusal refuses the request.
-    pub stance: Stance,
+    /// Its rule.
+    pub group: Group,
 }
 
 /// Decides one request at `now`: true if it passes. `touches` gives each limit the index of its cell in `cells`, no
 /// index twice (a caller that touches a cell twice asks for the sum). `tell` receives one outcome per touch, in order.
 ///
-/// If an enforced limit refuses, no cell is spent from, and the other outcomes report what remains unspent. A limit that goes
+/// If a rule refuses the request, no cell is spent from, and the other outcomes report what remains unspent. A limit that goes
 /// into debt refuses too, but the request is spent, from all its cells. An [`Over::Charge`] neither holds the others up nor
 /// is held up by them.
 pub fn decide_request<'a, T>(
@@ -72,29 +64,68 @@ pub fn decide_request<'a, T>(
 where
     T: ExactSizeIterator<Item = (usize, Touch<'a>)> + Clone,
 {
-    let alone = touches.len() == 1;
-    let refuses = |cells: &[Cell], (place, touch): (usize, Touch<'a>)| {
-        touch.stance == Stance::Enforced && !touch.may_spend(&cells[place], now)
-    };
     // A single limit decides in one step: its refusal spends nothing.
-    if alone || !touches.clone().any(|touch| refuses(cells, touch)) {
-        let mut passes = true;
-        for (place, touch) in touches {
-            let outcome = touch.decide_alone(&mut cells[place], now);
-            passes &= outcome.is_admitted() || touch.stance == Stance::Advisory;
-            tell(outcome);
-        }
-        return passes;
-    }
-    for (place, touch) in touches {
-        let cell = &mut cells[place];
-        tell(if touch.over() == Over::Charge {
-            touch.decide_over(cell, now)
+    let alone = touches.len() == 1;
+    let spends = alone || may_spend(touches.clone(), cells, now);
+    let (mut shadow, mut blamed) = (None, Blamed::default());
+    let (mut enforced, mut any_of) = (true, None);
+    for (place, touch) in touches.clone() {
+        let outcome = if touch.group.is_penalty {
+            touch.look_or_start(&mut cells[place], now, blamed.first(touch.group).is_some())
         } else {
-            touch.refuse(cell, now, 1)
-        });
+            let spends = spends
+                && (alone || touch.group.stance != Stance::Shadow || {
+                    // Before the first limit of a shadow rule is spent from, all of them are asked.
+                    let known = shadow.filter(|(number, _)| *number == touch.group.number);
+                    shadow = known.or_else(|| {
+                        Some((touch.group.number, shadow_may_spend(touch.group, touches.clone(), cells, now)))
+                    });
+                    shadow.is_some_and(|(_, spends)| spends)
+                });
+            let cell = &mut cells[place];
+            let spends = spends || !touch.holds_up();
+            let fits = spends || touch.fits(cell, now);
+            let outcome = match spends {
+                true => touch.decide_alone(cell, now),
+                false => touch.refuse(cell, now, 1),
+            };
+            if !alone && !(fits && (!spends || outcome.is_admitted())) {
+                blamed.note(&touch, 0);
+            }
+            outcome
+        };
+        match touch.group.stance {
+            Stance::Enforced => enforced &= outcome.is_admitted(),
+            Stance::AnyOf => any_of = any_of.max(Some(outcome.is_admitted())),
+            Stance::Shadow => {}
+        }
+        tell(outcome);
     }
-    false
+    spends && enforced && any_of.unwrap_or(true)
+}
+
+/// Whether the rules that may refuse a request let it spend.
+fn may_spend<'a>(touches: impl Iterator<Item = (usize, Touch<'a>)>, cells: &[Cell], now: Timestamp) -> bool {
+    let mut any_of = None;
+    for (place, touch) in touches.filter(|(_, touch)| touch.group.stance != Stance::Shadow) {
+        match touch.group.stance {
+            Stance::Enforced if !touch.may_spend(&cells[place], now) => return false,
+            Stance::AnyOf if any_of != Some(true) => any_of = Some(touch.may_spend(&cells[place], now)),
+            _ => {}
+        }
+    }
+    any_of.unwrap_or(true)
+}
+
+/// Whether all limits of a shadow rule, and its penalty, let a request spend. A limit alone is asked when it is spent from.
+fn shadow_may_spend<'a>(
+    group: Group,
+    touches: impl Iterator<Item = (usize, Touch<'a>)> + Clone,
+    cells: &[Cell],
+    now: Timestamp,
+) -> bool {
+    let mut own = touches.filter(|(_, touch)| touch.group.number == group.number);
+    own.clone().nth(1).is_none() || own.all(|(place, touch)| touch.may_spend(&cells[place], now))
 }
 
 impl Touch<'_> {

@@ -93,9 +93,6 @@ pub struct Event {
     /// The mark of the only limit whose lease was released; leases under other limits continue.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub under: Option<u64>,
-    /// The mark of the penalty that began.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
-    pub penalty: Option<u64>,
     /// The domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<Box<str>>,
@@ -141,8 +138,6 @@ pub enum EventKind {
     Charged,
     /// A full quota was restored.
     Reset,
-    /// A penalty began.
-    Penalized,
 }
 
 impl Event {
@@ -159,7 +154,6 @@ impl Event {
             answered_in_us,
             lease: None,
             under: None,
-            penalty: None,
             domain: None,
             amount: None,
             age_us: None,
@@ -190,10 +184,6 @@ impl Event {
                 (EventKind::Charged, request, Some((hits, before, &[][..])))
             }
             Settlement::Reset(request) => (EventKind::Reset, request, None),
-            Settlement::Penalized(penalty) => {
-                let (mark, domain) = (Some(penalty.mark()), penalty.domain().map(short));
-                return Some(Event { penalty: mark, domain, ..event(EventKind::Penalized) });
-            }
             _ => return None,
         };
         let mut event = event(kind);

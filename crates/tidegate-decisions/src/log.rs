@@ -27,10 +27,9 @@ const LONGEST_KEY: usize = 512;
 pub struct DecisionLog {
     admissions: Admissions,
     refusals: PerSecond,
-    /// Refunds and charges, sampled like admissions, and the bounds for renewals and penalties per second.
+    /// Refunds and charges, sampled like admissions, and the bound for renewals per second.
     settlements: Admissions,
     renewals: PerSecond,
-    penalties: PerSecond,
     ring: Mutex<Ring>,
     sink: Option<Sink>,
     names: Digester,
@@ -70,7 +69,6 @@ impl DecisionLog {
             refusals: PerSecond::new(config.refusals_per_second),
             settlements: Admissions::new(config.admissions_one_in, config.admissions_per_second),
             renewals: PerSecond::new(config.refusals_per_second),
-            penalties: PerSecond::new(config.refusals_per_second),
             ring: Mutex::new(Ring::new(config.memory_bytes)),
             sink: Sink::open(config.file, config.stdout)?,
             names: Digester::new(config.secret.as_deref(), config.clear),
@@ -120,8 +118,6 @@ impl DecisionLog {
                 taken
             }
             Settlement::Reset(_) => Some(1),
-            // As many as are kept of the refusals that cause them.
-            Settlement::Penalized(_) => self.penalties.take(second).map(|_| 1),
             _ => self.settlements.take(second),
         };
         let Some(n) = kept else { return };

@@ -102,9 +102,6 @@ pub struct Record {
     /// The mark of the lease that it took. The end of the lease is a separate line with the same mark.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub lease: Option<u64>,
-    /// The mark of the penalty that it caused. Its start is a separate line with the same mark.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
-    pub penalty: Option<u64>,
     /// The limit that came with the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_limit: Option<OwnLimit>,
@@ -165,7 +162,6 @@ impl Record {
             waits: request.patience == Patience::Waits,
             incurred: ask.is_some_and(|ask| ask.incurred == Incurred::Already),
             lease: decision.lease.as_ref().map(LeaseToken::mark),
-            penalty: decision.penalty().map(|penalty| penalty.mark()),
             own_limit: ask.and_then(own_limit),
             key: rule
                 .map(|rule| rule.key().iter().map(|name| cut(name, LONGEST_NAME)).collect())

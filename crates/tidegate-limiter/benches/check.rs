@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tidegate_core::{Ask, Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
+use tidegate_core::{Ask, Group, Limit, Micros, Rate, Scope, Timestamp, TokenBucket, Touch};
 use tidegate_limiter::{
     CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, RemoteConfig, Runtime, Task,
 };
@@ -147,7 +147,7 @@ impl BareStore {
 impl Checks for BareStore {
     fn check(&self, key: &String) -> bool {
         let cell = CellKey { scope: &self.scope, key: key.as_bytes(), tag: key.as_bytes() };
-        let touch = Touch { limit: &self.limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let touch = Touch { limit: &self.limit, ask: Ask::hits(1), group: Group::ENFORCED };
         match self.store.decide(&[Request::once(&[Spend { cell, touch }])]) {
             Reply::Now(Ok(outcomes)) => outcomes[0].is_admitted(),
             _ => false,

@@ -9,7 +9,6 @@ use tidegate_core::{Algorithm, Hits, Micros, Outcome, Timestamp};
 use tidegate_rules::{Mode, OnMissingKey, Rule, Variant};
 
 use crate::lease::LeaseToken;
-use crate::penalty::Penalty;
 use crate::rule_watcher::RuleResult;
 use crate::snapshot::Snapshot;
 use crate::source::Source;
@@ -34,8 +33,6 @@ pub struct Decision {
     /// When the store decided, by the store's clock.
     pub(crate) decided_at: Option<Timestamp>,
     pub(crate) nth: Option<u32>,
-    /// The penalty that this refusal starts.
-    pub(crate) penalty: Option<Arc<Penalty>>,
     /// What a later refund needs; `None` if nothing refundable was spent.
     pub(crate) spent: Option<SpentToken>,
     snapshot: Arc<Snapshot>,
@@ -114,7 +111,6 @@ impl Decision {
             asked_at,
             decided_at: None,
             nth: None,
-            penalty: None,
             spent: None,
             snapshot: Arc::clone(snapshot),
         }
@@ -218,10 +214,6 @@ impl Decision {
         results.into_iter().map(|(rule, result, variant)| (rules.rule(rule), result, variant))
     }
 
-    pub(crate) fn is_refused_by_quotas_alone(&self) -> bool {
-        !self.allowed && !self.reports.iter().any(Report::refuses_request)
-    }
-
     /// When the check arrived, by the clock of the node that decided.
     #[must_use]
     pub fn asked_at(&self) -> Timestamp {
@@ -241,12 +233,6 @@ impl Decision {
     #[must_use]
     pub fn decided_nth(&self) -> Option<u32> {
         self.nth
-    }
-
-    /// The penalty that this request started by being refused.
-    #[must_use]
-    pub fn penalty(&self) -> Option<&Arc<Penalty>> {
-        self.penalty.as_ref()
     }
 
     /// What a later refund needs, for callers that cannot keep the decision itself. `None` if nothing refundable was spent:

@@ -21,13 +21,11 @@ mod local;
 mod node_clock;
 mod observer;
 mod owned;
-mod penalty;
 mod refund;
 mod remote;
 mod request;
 mod rule_watcher;
 mod runtime;
-mod shadow;
 mod shared_observer;
 mod snapshot;
 mod source;
@@ -47,11 +45,10 @@ pub use observer::{
     BreakerState, Decided, LateCall, NoObserver, Observer, Overload, Settled, Settlement, SpentBefore,
     StoreCall,
 };
-pub use penalty::Penalty;
 pub use refund::{RefundError, SpentAt};
 pub use remote::breaker::BreakerConfig;
 pub use remote::{LATE_CALLS_HEARD_FOR, QueueBounds};
-pub use request::{CheckRequest, DescriptorAsk, Incurred, LimitOverride, Patience, PenaltyStart};
+pub use request::{CheckRequest, DescriptorAsk, Incurred, LimitOverride, Patience};
 pub use rule_watcher::{RequestResult, RuleHits, RuleResult, RuleWatcher};
 pub use runtime::{Runtime, Task};
 #[cfg(feature = "tokio")]

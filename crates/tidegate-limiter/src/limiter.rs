@@ -12,10 +12,7 @@ use tidegate_rules::{Descriptor, Match, MatchedLimits, Matches, Mode, RuleSet, U
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
 use crate::cell_hash::CellHasher;
-use crate::check::{
-    Begun, CheckAnswer, Matched, PenaltyWait, Plan, apart_by_penalties, begin_check, settle_together,
-    without_the_store,
-};
+use crate::check::{Begun, CheckAnswer, Matched, Plan, begin_check, settle_together, without_the_store};
 use crate::config::LimiterConfig;
 use crate::decision::Decision;
 use crate::deny_cache::DenyCache;
@@ -26,9 +23,8 @@ use crate::local::LocalCells;
 use crate::local::fleet::Fleet;
 use crate::node_clock::NodeClock;
 use crate::observer::{Decided, Observer, watch_rules};
-use crate::penalty::Penalties;
 use crate::remote::{Remote, RemoteParts, RequestNames};
-use crate::request::{CheckRequest, PenaltyStart};
+use crate::request::CheckRequest;
 use crate::rule_watcher::RequestResult;
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
@@ -48,7 +44,6 @@ pub struct Limiter {
     pub(crate) lease_ids: Arc<LeaseIds>,
     pub(crate) request_names: Arc<RequestNames>,
     pub(crate) deny_cache: Arc<DenyCache>,
-    pub(crate) penalties: Arc<Penalties>,
     pub(crate) local: Arc<LocalCells>,
     pub(crate) store: Arc<dyn Store>,
     /// Whether a store that is not remote has proved not to answer immediately.
@@ -103,7 +98,6 @@ impl Limiter {
             lease_ids,
             request_names,
             deny_cache,
-            penalties: Arc::default(),
             local,
             store,
             store_takes_time: Arc::default(),
@@ -126,7 +120,6 @@ impl Limiter {
             lease_ids: self.lease_ids.clone(),
             request_names: self.request_names.clone(),
             deny_cache: self.deny_cache.clone(),
-            penalties: self.penalties.clone(),
             local: self.local.clone(),
             handle: self.handle.clone(),
         }
@@ -170,7 +163,7 @@ impl Limiter {
     ) {
         let mut plan = Plan::new();
         matched.add_to(&mut plan, request, &self.lease_ids);
-        let mut answer = match &self.remote {
+        let answer = match &self.remote {
             // An in-memory store answers immediately and does not fail: it needs no queue, deny cache or breaker.
             None => self.ask_memory(&plan).await,
             // Classifies the cells, then commits: refuses from the deny cache, spends from the cells decided here.
@@ -183,16 +176,7 @@ impl Limiter {
                 }
             },
         };
-        if !plan.penalties().is_empty() {
-            let start = request.penalty_start;
-            self.begin_penalties(&plan, start, &mut answer, PenaltyWait::Nobody).await;
-        }
         decision.fill(&plan, &answer, self.lease_ids.keys());
-        if decision.is_refused_by_quotas_alone() {
-            self.take_back(&plan, decision).await;
-        } else if plan.has_shadows && decision.allowed {
-            self.settle_shadows(&plan, &answer.outcomes, matched.asked_at).await;
-        }
         let (matches, of_readings) = (matched.matches(), matched.of_readings);
         self.tell(&Decided { request, matches, decision, of_readings });
     }
@@ -208,7 +192,14 @@ impl Limiter {
             .map(|(found, request)| Ok(found.as_ref()?.plan(request, &self.lease_ids)))
             .collect();
         let known: Vec<&Plan<'_>> = plans.iter().filter_map(|plan| plan.as_ref().ok()).collect();
-        let mut answers = self.ask_together(&known).await.into_iter();
+        let answers = match &self.remote {
+            None => self.ask_memory_together(&known).await,
+            Some(remote) => {
+                let begun = known.iter().map(|plan| begin_check(self, remote, plan));
+                settle_together(remote, begun.collect()).await
+            }
+        };
+        let mut answers = answers.into_iter();
         let mut decisions = Vec::with_capacity(requests.len());
         for ((plan, found), request) in plans.iter().zip(&found).zip(requests) {
             let Ok(plan) = plan.as_ref().map_err(|unknown| decisions.push(Err((*unknown).clone()))) else {
@@ -219,39 +210,10 @@ impl Limiter {
             let matches = found.as_ref().map_or(&[][..], Matched::matches);
             let mut decision = Decision::not_yet(&snapshot, asked_at);
             decision.fill(plan, &answer, self.lease_ids.keys());
-            if decision.is_refused_by_quotas_alone() {
-                self.take_back(plan, &decision).await;
-            } else if plan.has_shadows && decision.allowed {
-                self.settle_shadows(plan, &answer.outcomes, asked_at).await;
-            }
             self.tell(&Decided { request, matches, decision: &decision, of_readings: false });
             decisions.push(Ok(decision));
         }
         decisions
-    }
-
-    /// Decides several requests in as few store calls as their penalties allow, and starts the penalties.
-    async fn ask_together(&self, plans: &[&Plan<'_>]) -> Vec<CheckAnswer> {
-        let mut answers = Vec::with_capacity(plans.len());
-        let all = plans.len();
-        for plans in apart_by_penalties(plans) {
-            let asked = answers.len();
-            answers.extend(match &self.remote {
-                None => self.ask_memory_together(plans).await,
-                Some(remote) => {
-                    let begun = plans.iter().map(|plan| begin_check(self, remote, plan));
-                    settle_together(remote, begun.collect()).await
-                }
-            });
-            let is_last = answers.len() == all;
-            let wait = if is_last { PenaltyWait::Nobody } else { PenaltyWait::Others };
-            for (plan, answer) in plans.iter().zip(&mut answers[asked..]) {
-                if !plan.penalties().is_empty() {
-                    self.begin_penalties(plan, PenaltyStart::AtOnce, answer, wait).await;
-                }
-            }
-        }
-        answers
     }
 
     /// The first rule that would count a request with these descriptors if they did not lack an attribute of its key; `None`

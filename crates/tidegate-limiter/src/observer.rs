@@ -9,7 +9,6 @@ use tidegate_store::StoreError;
 
 use crate::decision::{Decision, Report};
 use crate::lease::LeaseToken;
-use crate::penalty::Penalty;
 use crate::request::CheckRequest;
 use crate::rule_watcher::{RequestResult, RuleHits, RuleResult, RuleWatcher};
 use crate::snapshot::Watchers;
@@ -160,8 +159,6 @@ pub enum Settlement<'a> {
     Charged(&'a CheckRequest<'a>, Hits, SpentBefore),
     /// The cells of a request have their full quota back.
     Reset(&'a CheckRequest<'a>),
-    /// A penalty started because a request was refused.
-    Penalized(&'a Penalty),
 }
 
 /// How long ago hits were spent; `None` if unknown.

@@ -1,9 +1,7 @@
 //! Store questions in a form that outlives the request that asked them.
 
 use smallvec::SmallVec;
-use tidegate_core::{
-    Ask, Charge, Hits, Limit, LimitFingerprint, Micros, Over, Scope, Stance, Touch, take_part,
-};
+use tidegate_core::{Ask, Charge, Group, Hits, Limit, LimitFingerprint, Micros, Over, Scope, Touch};
 use tidegate_rules::CellKeyBytes;
 use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, RefundId, Request, Spend};
 
@@ -39,18 +37,23 @@ pub(crate) struct ShapeOfCell {
     version: LimitFingerprint,
     hits: Hits,
     over: Over,
-    enforced: bool,
+    group: Group,
     repeats_refusals: bool,
 }
 
 impl Question<'_> {
-    /// Its shape; `None` if it cannot be folded: it takes a lease.
+    /// Its shape; `None` if it cannot be folded: it takes a lease, or charges under a rule with a penalty.
     pub(crate) fn shape(&self) -> Option<Shape> {
+        let touches = || self.cells.iter().map(|asked| asked.spend.touch);
+        let charges = touches().any(|touch| touch.over() == Over::Charge);
+        if charges && touches().any(|touch| touch.group.is_penalty) {
+            return None;
+        }
         let shape = |asked: &AskedCell<'_>| {
-            let Touch { limit: _, ask, stance } = asked.spend.touch;
+            let Touch { limit: _, ask, group } = asked.spend.touch;
             let (hash, version, hits, over) = (asked.hash, asked.version, ask.hits, asked.spend.touch.over());
-            let (enforced, repeats_refusals) = (stance == Stance::Enforced, self.repeats_refusals);
-            let shape = ShapeOfCell { hash, version, hits, over, enforced, repeats_refusals };
+            let repeats_refusals = self.repeats_refusals;
+            let shape = ShapeOfCell { hash, version, hits, over, group, repeats_refusals };
             ask.lease.is_none().then_some(shape)
         };
         self.cells.iter().map(shape).collect()
@@ -62,7 +65,7 @@ impl Question<'_> {
             approximate: asked.approximate,
             cell: OwnedCell::new(&asked.spend.cell, asked.spend.touch.limit),
             ask: asked.spend.touch.ask,
-            stance: asked.spend.touch.stance,
+            group: asked.spend.touch.group,
             hash: asked.hash,
             version: asked.version,
         };
@@ -111,12 +114,6 @@ impl OwnedCell {
         CellKey { scope: &self.scope, key: &self.key, tag }
     }
 
-    /// The domain of its limit: the first part of the cell's scope.
-    pub(crate) fn domain(&self) -> Option<&str> {
-        let (domain, _) = take_part(self.scope.as_bytes())?;
-        std::str::from_utf8(domain).ok()
-    }
-
     /// A refund of `hits` to this cell.
     pub(crate) fn refund(&self, hits: Hits, age: Micros, id: Option<RefundId>) -> Refund<'_> {
         Refund { cell: self.key(), limit: &self.limit, hits, age, id }
@@ -153,7 +150,7 @@ impl OwnedCharge {
 pub(crate) struct OwnedSpend {
     pub(crate) cell: OwnedCell,
     pub(crate) ask: Ask,
-    pub(crate) stance: Stance,
+    pub(crate) group: Group,
     pub(crate) hash: CellHash,
     pub(crate) version: LimitFingerprint,
     /// Whether its rule is approximate: then the store's answer updates this node's share.
@@ -165,14 +162,14 @@ pub(crate) type OwnedSpends = SmallVec<[OwnedSpend; 1]>;
 
 impl OwnedSpend {
     pub(crate) fn as_spend(&self) -> Spend<'_> {
-        let touch = Touch { limit: &self.cell.limit, ask: self.ask, stance: self.stance };
+        let touch = Touch { limit: &self.cell.limit, ask: self.ask, group: self.group };
         Spend { cell: self.cell.key(), touch }
     }
 
     /// The key for a deny cache lookup.
     pub(crate) fn cached(&self) -> CachedCell<'_> {
         let (limit, hits) = (&self.cell.limit, self.as_spend().touch.needs());
-        CachedCell { hash: self.hash, version: self.version, limit, hits, stance: self.stance }
+        CachedCell { hash: self.hash, version: self.version, limit, hits, group: self.group }
     }
 
     /// The lease that it takes if admitted.

@@ -255,28 +255,6 @@ impl Limiter {
         Ok(())
     }
 
-    /// Refunds what a request spent that only its quotas together refused: the store decides limits one by one, and let it
-    /// spend from the others.
-    pub(crate) async fn take_back(&self, plan: &Plan<'_>, decision: &Decision) {
-        let age = self.clock.now().since(decision.asked_at());
-        let spent = (0..plan.spends.len()).filter(|place| plan.was_admitted(*place, decision));
-        let spent = spent.map(|place| Return { place, hits: plan.spends[place].touch.ask.hits, age });
-        let spent: SmallVec<[Return; 4]> = spent.collect();
-        match &self.remote {
-            None => self.refund_in_memory(plan, &spent).await,
-            Some(remote) => remote.refund_soon(self.given_back(plan, &spent)),
-        }
-    }
-
-    /// Refunds `returns` as far as this node counted them, and returns what the store must refund.
-    pub(crate) fn given_back(&self, plan: &Plan<'_>, returns: &[Return]) -> GivenBack {
-        let due = self.due_at_store(plan, returns);
-        let mut given = stored(plan, returns, &due);
-        given.extend(self.give_back_here(plan, returns, &due));
-        self.gave_back(plan, returns);
-        given
-    }
-
     /// The hits that the store must refund per cell: all for an exact cell, none for a local one, for an approximate one
     /// those that were reported.
     fn due_at_store(&self, plan: &Plan<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
@@ -316,13 +294,6 @@ impl Limiter {
             }
         }
         late
-    }
-
-    /// Refunds in a store that is this process's memory.
-    pub(crate) async fn refund_in_memory(&self, plan: &Plan<'_>, returns: &[Return]) {
-        if let Err(error) = self.store.refund(&refunds(plan, returns)).answer().await {
-            self.observer.store_failed(&error);
-        }
     }
 
     fn forget(&self, plan: &Plan<'_>) {

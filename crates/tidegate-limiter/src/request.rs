@@ -17,33 +17,14 @@ pub struct CheckRequest<'a> {
     pub(crate) asks_every_cell: bool,
     /// Does not ask the store.
     pub(crate) without_the_store: bool,
-    /// When a penalty starts that this request causes.
-    pub(crate) penalty_start: PenaltyStart,
-}
-
-/// When the penalty of a refused request starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PenaltyStart {
-    /// As soon as it is refused.
-    AtOnce,
-    /// When [`Limiter::penalize`](crate::Limiter::penalize) is called, if ever: for replaying what happened.
-    WhenTold,
 }
 
 impl<'a> CheckRequest<'a> {
     /// A request that can wait, under the rules of `domain`.
     #[must_use]
     pub const fn new(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> Self {
-        let (patience, penalty_start) = (Patience::Waits, PenaltyStart::AtOnce);
-        CheckRequest {
-            domain,
-            descriptors,
-            patience,
-            asks_every_cell: false,
-            without_the_store: false,
-            penalty_start,
-        }
+        let patience = Patience::Waits;
+        CheckRequest { domain, descriptors, patience, asks_every_cell: false, without_the_store: false }
     }
 
     /// Sets the patience.
@@ -57,12 +38,6 @@ impl<'a> CheckRequest<'a> {
     #[must_use]
     pub const fn without_the_store(self) -> Self {
         CheckRequest { without_the_store: true, ..self }
-    }
-
-    /// Sets when penalties start.
-    #[must_use]
-    pub const fn penalties(self, penalty_start: PenaltyStart) -> Self {
-        CheckRequest { penalty_start, ..self }
     }
 
     /// Asks every cell, for callers that want the state of each and not only the verdict.

@@ -21,7 +21,6 @@ use crate::leases::{Holds, Leases};
 use crate::merge::{MergeByTime, MergedLine};
 use crate::parse::{BadLine, Format, Parser, Recorded, Tells};
 use crate::past::HashedValues;
-use crate::penalties::{Begins, Penalties, penalty_start};
 use crate::race_order::{LONGEST, More, RaceOrder};
 use crate::reader::{Line, Reader};
 use crate::report::{BadLineExample, Lines, Report};
@@ -88,7 +87,6 @@ pub struct Replay {
     /// The first two lines, if the second is far earlier, until the third shows which of them is right.
     beginning: Option<Box<[Leap; 2]>>,
     leases: Leases,
-    penalties: Penalties,
     /// Lines that were in flight together; taken out while one of them is chosen.
     racing: Option<Box<RaceOrder>>,
     /// Whether the current check only reads, and is not counted.
@@ -129,7 +127,6 @@ impl Replay {
             leap: None,
             beginning: None,
             leases: Leases::default(),
-            penalties: Penalties::default(),
             racing: takes_leases.then(Box::default),
             looks: Arc::default(),
         }
@@ -309,9 +306,8 @@ impl Replay {
             self.settle(recorded, domain, at);
             return None;
         }
-        let start = penalty_start(recorded);
         let verdicts = with_request(recorded, Spending::AsRecorded, domain, |request| {
-            self.decide(recorded, &request.penalties(start), at)
+            self.decide(recorded, request, at)
         })?;
         self.lines.played += 1;
         self.requests += u64::from(recorded.weight);
@@ -333,14 +329,7 @@ impl Replay {
             let holds = if turn + 1 == recorded.weight { Holds::AsRecorded } else { Holds::Nothing };
             let mut check = |side: Side, ruled: &Option<Ruled>| {
                 let ruled = ruled.as_ref()?;
-                let (allowed, penalty) =
-                    ruled.check(request, recorded, (at, side, holds), &mut self.leases)?;
-                if let (Some(mark), Some(penalty)) = (recorded.own.penalty, &penalty)
-                    && self.penalties.caused(mark, side, penalty) == Begins::Now
-                {
-                    at_once(ruled.limiter.penalize(penalty));
-                }
-                Some(allowed)
+                ruled.check(request, recorded, (at, side, holds), &mut self.leases)
             };
             let Some(now) = check(Side::Now, &self.now) else {
                 self.lines.unknown_domain += 1;
@@ -364,14 +353,8 @@ impl Replay {
     fn settle(&mut self, recorded: &Recorded<'_>, domain: &str, at: Timestamp) {
         let mark = recorded.own.lease.unwrap_or_default();
         match recorded.tells {
-            Tells::Request => {}
-            Tells::Penalized => {
-                for (side, penalty) in self.penalties.begun(recorded.own.penalty.unwrap_or_default()) {
-                    if let Some(ruled) = self.ruled(side) {
-                        at_once(ruled.limiter.penalize(&penalty));
-                    }
-                }
-            }
+            // A penalty begins with the refusal. Older logs have a line for it.
+            Tells::Request | Tells::Penalized => {}
             Tells::Released => match recorded.own.under {
                 None => {
                     let open = self.leases.released(mark, at);

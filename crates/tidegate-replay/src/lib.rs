@@ -18,7 +18,6 @@ mod leases;
 mod merge;
 mod parse;
 mod past;
-mod penalties;
 mod race_order;
 mod reader;
 mod render;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tidegate_core::{Hits, Micros, Timestamp};
-use tidegate_limiter::{CheckRequest, Limiter, Penalty, RefundError, Report as LimiterReport, SpentAt};
+use tidegate_limiter::{CheckRequest, Limiter, RefundError, Report as LimiterReport, SpentAt};
 use tidegate_rules::{Mode, Rule, RuleLimit};
 use tidegate_store::{ManualClock, MemoryStore};
 
@@ -21,15 +21,14 @@ pub(crate) struct Ruled {
 }
 
 impl Ruled {
-    /// Whether a request is admitted, and the penalty that it causes; `None` if the rules do not have its domain. A lease
-    /// that it takes is held as recorded.
+    /// Whether a request is admitted; `None` if the rules do not have its domain. A lease that it takes is held as recorded.
     pub(crate) fn check(
         &self,
         request: &CheckRequest<'_>,
         recorded: &Recorded<'_>,
         (at, side, holds): (Timestamp, Side, Holds),
         leases: &mut Leases,
-    ) -> Option<(bool, Option<Arc<Penalty>>)> {
+    ) -> Option<bool> {
         let decision = match recorded.own.readings {
             true => at_once(self.limiter.check_readings(request)),
             false => at_once(self.limiter.check(request)),
@@ -41,7 +40,7 @@ impl Ruled {
         {
             drop(at_once(self.limiter.release(token)));
         }
-        Some((decision.allowed, decision.penalty().cloned()))
+        Some(decision.allowed)
     }
 
     /// Whether there is room for a request; `look` is the same request without cost.

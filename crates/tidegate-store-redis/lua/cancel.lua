@@ -38,15 +38,14 @@ local function put_back_log(record, from, key, raw, hits, taken_at, window_us, w
   return sliding_log_refund(key, raw, now, hits, max(now - taken_at, 0), window_us, width, large), from
 end
 
-local function put_back(record, spends, reservation, at)
+local function put_back(record, spends, reservation)
   local taken_at, from = from_bytes("<d", record)
-  for _ = 1, spends do
-    local key, letter, flags, hits, a, b, c, d, e, f
-    key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
-    if letter == "l" then
-      raws[key] = log_adopted(KEYS[key], raws[key], now, a, b, d, e)
-    end
+  for index = 1, #spends do
+    local s = spends[index]
+    local key, letter, is_penalty = s.key, s.letter, has(s.flags, PENALTY)
+    local hits = is_penalty and 1 or s.hits
     local what, times, after = sub(record, from, from), nil, nil
+    local expires_s
     let_go(key, reservation)
     times, from = from_bytes("<I4", record, from + 1)
     if what == "\1" then
@@ -55,30 +54,35 @@ local function put_back(record, spends, reservation, at)
       after, from = value_at(record, from)
       if (raws[key] or "") == after then
         -- A key that is gone has no expiry to keep; what it held was about to end.
-        become(key, before, not raws[key] and ceil_div(now, 1000000) + 60 or nil)
+        after, expires_s = before, not raws[key] and ceil_div(now, 1000000) + 60 or nil
       else
-        become(key, refund(letter, KEYS[key], raws[key], hits * times, max(now - taken_at, 0), a, b, c, d, e, f))
+        after, expires_s =
+          refund(letter, KEYS[key], raws[key], hits * times, max(now - taken_at, 0), s.a, s.b, s.c, s.d, s.e, s.f)
       end
     elseif what == "\3" then
-      after, from = put_back_log(record, from, KEYS[key], raws[key], hits * times, taken_at, b, d, e)
-      become(key, after)
+      after, from = put_back_log(record, from, KEYS[key], raws[key], hits * times, taken_at, s.b, s.d, s.e)
     elseif letter == "c" or letter == "k" then
       if what == "\2" then
-        put_back_lease(KEYS[key], lease_name(f), from_bytes("<d", record, from), taken_at, b)
+        put_back_lease(KEYS[key], lease_name(s.f), from_bytes("<d", record, from), taken_at, s.b)
         from = from + 8
       end
-      after, from = put_back_log(record, from, KEYS[c], nil, times, taken_at, b, 7, 1)
+      local _
+      _, from = put_back_log(record, from, KEYS[s.c], nil, times, taken_at, s.b, 7, 1)
     end
-    if has(flags, COUNTS_REFUSED) then
-      become(key, note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e))
+    -- A penalty that the request started stays if it is refused after all, and so does what is noted of refused requests.
+    if not is_penalty or has(s.flags, COUNTS_REFUSED) then
+      become(key, after, expires_s)
+    end
+    if not is_penalty and has(s.flags, COUNTS_REFUSED) then
+      become(key, note_refused(letter, KEYS[key], raws[key], hits, 1, s.a, s.b, s.c, s.d, s.e))
     end
   end
 end
 
-local function cancel(spends, reservation, at)
+local function cancel(spends, reservation)
   local record = call("GET", reservation)
   if record and record ~= "" then
-    put_back(record, spends, reservation, at)
+    put_back(record, spends, reservation)
     call("DEL", reservation)
   else
     call("SET", reservation, "", "PX", RESERVATION_MS)

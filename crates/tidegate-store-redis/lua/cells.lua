@@ -1,10 +1,10 @@
 -- The cells of a decision: their values are read at once, changed in turn, and written when all is decided.
 
-local ENFORCED, COUNTS_REFUSED, DEBT, CHARGE, CAP = 1, 2, 4, 8, 16
+local ENFORCED, COUNTS_REFUSED, ANY_OF, DEBT, CHARGE, CAP, PENALTY = 1, 2, 4, 8, 16, 32, 64
 -- What a reservation changed is remembered for so long, and so is that it was cancelled.
 local RESERVATION_MS = 5000
 -- A spend as decide.lua describes it.
-local SPEND = "<I2c1I1ddddddd"
+local SPEND = "<I2c1I1dddddddI2"
 
 local function has(flags, flag)
   return fmod(flags, 2 * flag) >= flag
@@ -55,4 +55,34 @@ local function look(letter, key, raw, hits, noted, a, b, c, d, e, f)
     return concurrency_look(key, now, hits, 0, a, b, c)
   end
   return decide(letter, key, raw, hits, a, b, c, d, e, f)
+end
+
+-- The `count` spends that stand at `at`, and what follows them.
+local function spends_at(count, at)
+  local spends = {}
+  for index = 1, count do
+    local key, letter, flags, hits, a, b, c, d, e, f, group
+    key, letter, flags, hits, a, b, c, d, e, f, group, at = from_bytes(SPEND, plan, at)
+    if letter == "l" then
+      raws[key] = log_adopted(KEYS[key], raws[key], now, a, b, d, e)
+    end
+    spends[index] = {
+      key = key, letter = letter, flags = flags, hits = hits, group = group,
+      a = a, b = b, c = c, d = d, e = e, f = f,
+    }
+  end
+  return spends, at
+end
+
+-- Spends `hits` of what a spend touches: what it is told.
+local function spend_hits(s, hits)
+  local wait, remaining, reset_after_us, after, expires_s =
+    decide(s.letter, KEYS[s.key], raws[s.key], hits, s.a, s.b, s.c, s.d, s.e, s.f)
+  become(s.key, after, expires_s)
+  return wait, remaining, reset_after_us
+end
+
+-- What `spend_hits` would say once `noted` more refused requests have been noted. Changes nothing.
+local function look_at(s, hits, noted)
+  return look(s.letter, KEYS[s.key], raws[s.key], hits, noted, s.a, s.b, s.c, s.d, s.e, s.f)
 end

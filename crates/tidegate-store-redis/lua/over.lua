@@ -15,32 +15,30 @@ end
 -- Decides `count` equal requests of which none fits, one or any number of charges: what the last of them is told, and how
 -- often it is put back in a cell that others changed since. Of a request that is capped, `remaining` is what it spent,
 -- negative. Of one that goes into debt, it is -1 - what is left.
-local function go_over(count, flags, letter, key, hits, a, b, c, d, e, f)
-  local wait, remaining, reset_after_us, after, expires_s, _
-  if has(flags, CAP) then
-    _, remaining, _, after, expires_s = decide(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
-    become(key, after, expires_s)
-    wait, _, reset_after_us, after, expires_s =
-      decide(letter, KEYS[key], raws[key], remaining, a, b, c, d, e, f)
-    become(key, after, expires_s)
+local function go_over(count, s)
+  local wait, remaining, reset_after_us, _
+  if has(s.flags, CAP) then
+    _, remaining = spend_hits(s, s.hits)
+    wait, _, reset_after_us = spend_hits(s, remaining)
     return wait, -remaining, reset_after_us, 0
   end
-  become(key, charge(letter, KEYS[key], raws[key], hits * count, 0, most_debt(letter, a, b), a, b, c, d, e, f))
-  if letter == "l" then
-    wait, remaining, reset_after_us = sliding_log_look(KEYS[key], raws[key], now, hits, 0, a, b, c, d, e)
+  local key = s.key
+  become(key, charge(s.letter, KEYS[key], raws[key], s.hits * count, 0, most_debt(s.letter, s.a, s.b),
+    s.a, s.b, s.c, s.d, s.e, s.f))
+  if s.letter == "l" then
+    wait, remaining, reset_after_us = look_at(s, s.hits, 0)
   else
-    wait, remaining, reset_after_us = decide(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
+    wait, remaining, reset_after_us =
+      decide(s.letter, KEYS[key], raws[key], s.hits, s.a, s.b, s.c, s.d, s.e, s.f)
   end
   return wait, -1 - remaining, reset_after_us, count
 end
 
 -- Spends what a request asks that may go over: as `go_over`, unless it fits.
-local function spend_over(flags, letter, key, hits, a, b, c, d, e, f)
-  local wait, remaining, reset_after_us, after, expires_s =
-    decide(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
-  become(key, after, expires_s)
+local function spend_over(s)
+  local wait, remaining, reset_after_us = spend_hits(s, s.hits)
   if wait >= 0 then
     return wait, remaining, reset_after_us, 1
   end
-  return go_over(1, flags, letter, key, hits, a, b, c, d, e, f)
+  return go_over(1, s)
 end

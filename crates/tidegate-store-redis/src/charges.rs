@@ -2,16 +2,22 @@
 //!
 //! A charge after the fact neither holds the other spends of its request up nor is held up by them
 //! ([`Over::Charge`](tidegate_core::Over::Charge)). So in a batch that may have to be undone in part, each charge is a
-//! request of its own: what happens to the rest of its request does not undo it.
+//! request of its own, with the penalty that it may start: what happens to the rest of its request does not undo it.
 
-use tidegate_core::Over;
+use tidegate_core::{Fold, Outcome, Over, Stance, Verdict};
 use tidegate_store::{BatchOutcomes, Outcomes, Request, Spend};
 
 /// A batch in which the charges of some requests stand alone.
 pub(crate) struct ChargesApart<'a> {
-    spends: Vec<Vec<Spend<'a>>>,
-    /// For each request of the original batch, its number among those of this one, and which of its spends are charges.
-    parts: Vec<(usize, Vec<bool>)>,
+    parts: Vec<Part<'a>>,
+}
+
+/// Some spends of a request.
+struct Part<'a> {
+    /// The number of its request in the original batch, and the places of these spends there.
+    request: usize,
+    places: Vec<usize>,
+    spends: Vec<Spend<'a>>,
 }
 
 impl<'a> ChargesApart<'a> {
@@ -23,56 +29,53 @@ impl<'a> ChargesApart<'a> {
         if !batch.iter().any(is_split) {
             return None;
         }
-        let (mut spends, mut parts) = (Vec::new(), Vec::new());
-        for request in batch {
+        let mut parts = Vec::new();
+        for (number, request) in batch.iter().enumerate() {
+            let part = |wanted: &dyn Fn(usize, &Spend<'_>) -> bool| {
+                let spends = request.spends.iter().enumerate().filter(|(place, spend)| wanted(*place, spend));
+                let (places, spends) = spends.unzip();
+                Part { request: number, places, spends }
+            };
             let is_split = is_split(request);
-            let charges: Vec<bool> =
-                request.spends.iter().map(|spend| is_split && is_charge(spend)).collect();
-            let rest = request.spends.iter().zip(&charges).filter(|(_, charge)| !**charge);
-            parts.push((spends.len(), charges.clone()));
-            spends.push(rest.map(|(spend, _)| *spend).collect());
-            let alone = request.spends.iter().zip(&charges).filter(|(_, charge)| **charge);
-            spends.extend(alone.map(|(spend, _)| vec![*spend]));
+            parts.push(part(&|_, spend| !is_split || !is_charge(spend)));
+            let charges = request.spends.iter().enumerate().filter(|(_, spend)| is_split && is_charge(spend));
+            parts.extend(charges.map(|(charge, Spend { touch, .. })| {
+                let its_penalty = touch.group.penalty();
+                let mut part = part(&|place, spend| place == charge || spend.touch.group == its_penalty);
+                // A penalty does not refuse a charge.
+                let penalties = part.spends.iter_mut().filter(|spend| spend.touch.group.is_penalty);
+                penalties.for_each(|spend| spend.touch.group.stance = Stance::Shadow);
+                part
+            }));
         }
-        Some(ChargesApart { spends, parts })
+        Some(ChargesApart { parts })
     }
 
     /// The requests of this batch; `batch` is the original one.
     pub(crate) fn requests(&self, batch: &[Request<'a>]) -> Vec<Request<'_>> {
-        let mut requests = Vec::with_capacity(self.spends.len());
-        for ((first, charges), original) in self.parts.iter().zip(batch) {
-            let alone = charges.iter().filter(|is_charge| **is_charge).count();
-            let parts = &self.spends[*first..=*first + alone];
-            requests.extend(parts.iter().map(|spends| Request { spends, count: original.count }));
-        }
-        requests
+        let counted = self.parts.iter().map(|part| (&part.spends, batch[part.request].count));
+        counted.map(|(spends, count)| Request { spends, count }).collect()
     }
 
     /// The outcomes in the order of the original batch.
     pub(crate) fn joined(&self, batch: &[Request<'_>], told: BatchOutcomes) -> BatchOutcomes {
-        let (mut starts, mut fold_starts) = (vec![0], vec![0]);
-        for request in self.requests(batch) {
-            let (spends, folded) = (request.spends.len(), usize::from(request.is_fold()));
-            starts.push(starts[starts.len() - 1] + spends);
-            fold_starts.push(fold_starts[fold_starts.len() - 1] + spends * folded);
-        }
-        let (mut outcomes, mut folds) = (Outcomes::new(), Vec::new());
-        for ((first, charges), original) in self.parts.iter().zip(batch) {
-            outcomes.extend(in_order(charges, &starts[*first..], &told.outcomes));
-            if original.is_fold() {
-                folds.extend(in_order(charges, &fold_starts[*first..], &told.folds));
+        let is_start = |outcome: &Outcome| matches!(outcome.verdict, Verdict::Overdrawn { .. });
+        let (mut outcomes, mut folds) = (told.outcomes.iter().copied(), told.folds.iter().copied());
+        let mut told_of: Vec<Vec<Option<(Outcome, Option<Fold>)>>> =
+            batch.iter().map(|request| vec![None; request.spends.len()]).collect();
+        for part in &self.parts {
+            for place in &part.places {
+                let outcome = outcomes.next().expect("one outcome per spend");
+                let fold = if batch[part.request].is_fold() { folds.next() } else { None };
+                // A penalty is asked by each that may start it: by one it started, or all say the same.
+                let known = &mut told_of[part.request][*place];
+                if known.is_none() || is_start(&outcome) {
+                    *known = Some((outcome, fold));
+                }
             }
         }
-        BatchOutcomes { outcomes, folds, ..told }
+        let all = told_of.into_iter().flatten().map(|told| told.expect("every spend is in a part"));
+        let (outcomes, folds): (Outcomes, Vec<Option<Fold>>) = all.unzip();
+        BatchOutcomes { outcomes, folds: folds.into_iter().flatten().collect(), ..told }
     }
-}
-
-/// What the spends of one request were told: `starts` says where its other spends stand in `told`, and then its charges.
-fn in_order<T: Copy>(charges: &[bool], starts: &[usize], told: &[T]) -> impl Iterator<Item = T> {
-    let (mut rest, mut alone) = (starts[0], starts[1]);
-    charges.iter().map(move |is_charge| {
-        let next = if *is_charge { &mut alone } else { &mut rest };
-        *next += 1;
-        told[*next - 1]
-    })
 }

@@ -7,7 +7,7 @@
 //! Two batches may block each other: each is refused because of holds that the other may put back. Both then put back
 //! their holds, pause, and retry.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use redis::Cmd;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Fold, Limit, Micros, Over, Stance, Touch};
+use tidegate_core::{Ask, Fold, Group, Limit, Micros, Over, Touch};
 use tidegate_store::{BatchOutcomes, BoxError, Outcomes, Request, Spend, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -168,7 +168,7 @@ struct OwnedSpend {
     tag: Vec<u8>,
     limit: Limit,
     ask: Ask,
-    stance: Stance,
+    group: Group,
 }
 
 impl Reservation {
@@ -177,10 +177,12 @@ impl Reservation {
         let mut algorithms: HashMap<u16, Algorithms> = HashMap::new();
         let mut shapes = Vec::with_capacity(batch.len());
         let mut parts = Vec::with_capacity(batch.len());
+        let late = late_cells(batch);
         for request in batch {
             let spends = request.spends.iter().enumerate().map(|(number, spend)| {
                 let place = inner.client.partition_of(spend.cell.tag);
-                ((place, step_of(spend)), (number, spend))
+                let is_late = late.contains(&cell_name(spend));
+                ((place, if is_late { Step::Last } else { Step::First }), (number, spend))
             });
             let mut of_request: Vec<(Whereabouts, Vec<(usize, &Spend<'_>)>)> = Vec::new();
             for (whereabouts, spend) in spends {
@@ -210,7 +212,7 @@ impl Reservation {
                         cell,
                         hits: spend.touch.ask.hits.get(),
                         keeps_distance: keeps_distance(spend.touch.limit),
-                        stance: spend.touch.stance,
+                        group: spend.touch.group,
                     }
                 };
                 let shape = PartShape { step, spends: spends.iter().zip(&owned).map(shape).collect() };
@@ -341,12 +343,12 @@ impl Reservation {
     fn wait_for_others(&mut self, in_doubt: Vec<(PartId, PartTold, Doubt)>) {
         let is_patient = self.patience.allows(in_doubt.len());
         for (part, told, doubt) in in_doubt {
-            let refused_counts = self.part(part).spends.iter().any(|spend| spend.limit.counts_refused());
-            if !is_patient && !refused_counts {
+            let must_be_heard = self.part(part).spends.iter().any(|spend| spend.touch().hears_refusals());
+            if !is_patient && !must_be_heard {
                 self.rounds.answered(part, told);
                 continue;
             }
-            // Where refusals count, a part that cannot wait is sent once more, so that the server records the refusal.
+            // Where refusals are heard, a part that cannot wait is sent once more, so that the server records the refusal.
             self.parts[part.request][part.part].doubt = if is_patient { doubt } else { Doubt::NO_MORE };
             self.rounds.in_doubt(part);
         }
@@ -387,16 +389,25 @@ impl Reservation {
     /// Reads the next part's answer, and whether it is in doubt; none if the reply ends early.
     fn read_part(&self, part: PartId, told: &mut OutcomeReader<'_>) -> Option<PartAnswer> {
         let doubt = told.next_doubt().map(|(doubt, _)| doubt);
-        let (mut decided, mut unspent) = (SmallVec::new(), Outcomes::new());
-        for OwnedSpend { limit, ask, stance, .. } in &self.part(part).spends {
+        let (mut decided, mut unspent) = (SmallVec::<[Fold; 2]>::new(), Outcomes::new());
+        for spend in &self.part(part).spends {
             if self.rounds.count_of(part) > 1 {
-                let touch = Touch { limit, ask: *ask, stance: *stance };
-                decided.push(told.next_fold(touch.over())?);
+                decided.push(told.next_fold(&spend.touch())?);
                 continue;
             }
             let last = told.next_outcome()?;
             decided.push(Fold::of_one(last));
             unspent.push(told.next_outcome()?);
+        }
+        // A limit with room whose shadow rule refuses is told what is left, and was not spent from.
+        let spends = &self.part(part).spends;
+        let spent = |fold: &Fold| fold.spent() > 0;
+        let rules: SmallVec<[(Group, bool); 4]> =
+            spends.iter().zip(&decided).map(|(spend, fold)| (spend.group, spent(fold))).collect();
+        for (spend, fold) in spends.iter().zip(&mut decided) {
+            if !spend.group.is_penalty && !spend.group.is_spent_with(rules.iter().copied()) {
+                *fold = Fold::refused(fold.last);
+            }
         }
         Some((part, PartTold { decided, unspent }, doubt))
     }
@@ -450,11 +461,11 @@ impl Reservation {
         };
         let reservation = ReservationKey { tag: &part.spends[0].tag, id };
         plan.request(part.spends.len(), count, mode, part.doubt, Some(reservation), context);
-        for OwnedSpend { key, refused_key, limit, ask, stance, .. } in &part.spends {
+        for OwnedSpend { key, refused_key, limit, ask, group, .. } in &part.spends {
             let append = |out: &mut Vec<u8>, letter: u8| {
                 out.extend_from_slice(if letter == REFUSED_LETTER { refused_key } else { key });
             };
-            plan.spend(PlannedSpend { append, limit, ask: *ask, stance: *stance }, noting, context);
+            plan.spend(PlannedSpend { append, limit, ask: *ask, group: *group }, noting, context);
         }
     }
 
@@ -477,6 +488,10 @@ impl Item {
 }
 
 impl OwnedSpend {
+    fn touch(&self) -> Touch<'_> {
+        Touch { limit: &self.limit, ask: self.ask, group: self.group }
+    }
+
     fn new(inner: &Inner, spend: &Spend<'_>) -> Self {
         let limit = spend.touch.limit;
         let mut key = Vec::new();
@@ -493,7 +508,7 @@ impl OwnedSpend {
             tag: spend.cell.tag.to_vec(),
             limit: limit.clone(),
             ask: spend.touch.ask,
-            stance: spend.touch.stance,
+            group: spend.touch.group,
         }
     }
 }
@@ -503,10 +518,30 @@ fn keeps_distance(limit: &Limit) -> bool {
     matches!(limit, Limit::SlidingLog(log) if log.min_interval() > Micros::ZERO)
 }
 
-fn step_of(spend: &Spend<'_>) -> Step {
-    match spend.touch.limit {
-        Limit::LeakyBucket(_) => Step::Last,
-        _ => Step::First,
+/// A cell by its scope and key.
+type CellName<'a> = ([u64; 2], &'a [u8]);
+
+fn cell_name<'a>(spend: &Spend<'a>) -> CellName<'a> {
+    (spend.cell.scope.digest(), spend.cell.key)
+}
+
+/// The cells that are asked in the last step: leaky buckets, and all other limits of their rules, because a rule is decided in
+/// one go. A cell has one step in all requests of a batch.
+fn late_cells<'a>(batch: &[Request<'a>]) -> HashSet<CellName<'a>> {
+    let mut late = HashSet::new();
+    let is_leaky = |spend: &Spend<'_>| matches!(spend.touch.limit, Limit::LeakyBucket(_));
+    loop {
+        let before = late.len();
+        for request in batch {
+            let is_late = |spend: &&Spend<'a>| is_leaky(spend) || late.contains(&cell_name(spend));
+            let rules: Vec<u16> =
+                request.spends.iter().filter(is_late).map(|spend| spend.touch.group.number).collect();
+            let of_rules = request.spends.iter().filter(|spend| rules.contains(&spend.touch.group.number));
+            late.extend(of_rules.map(cell_name));
+        }
+        if late.len() == before {
+            return late;
+        }
     }
 }
 

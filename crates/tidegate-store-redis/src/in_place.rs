@@ -4,7 +4,6 @@
 //! until the answer is certain or its patience ends.
 
 use futures_util::future::join_all;
-use tidegate_core::Over;
 use tidegate_store::{BatchOutcomes, Request, StoreError};
 
 use crate::cross_slot::grouped;
@@ -119,10 +118,7 @@ async fn ask(
             answer.next_request(request, to).ok_or_else(|| nonsense("outcomes"))?;
             to.decided_at = Some(at);
             if let Some((doubt, passing)) = doubt {
-                let counts = request
-                    .spends
-                    .iter()
-                    .any(|spend| spend.touch.limit.counts_refused() || spend.touch.over() == Over::Charge);
+                let counts = request.spends.iter().any(|spend| spend.touch.hears_refusals());
                 (one.doubt, one.must_be_asked) = (doubt, passing > 0 || counts);
                 in_doubt.push(one);
             }

@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
-use tidegate_core::{Fold, Micros, Outcome, Stance, Verdict};
+use tidegate_core::{Fold, Group, Micros, Outcome, Stance, Verdict};
 use tidegate_store::{BatchOutcomes, Outcomes};
 
 /// The number of a cell within a batch.
@@ -39,7 +39,7 @@ pub(crate) struct SpendShape {
     pub(crate) hits: u64,
     /// Whether one hit blocks others, however many are left.
     pub(crate) keeps_distance: bool,
-    pub(crate) stance: Stance,
+    pub(crate) group: Group,
 }
 
 /// When a part is decided within a round.
@@ -367,14 +367,10 @@ impl RequestState {
     /// The results of its spends, those of the refused `rest` last.
     fn folds<'a>(&'a self, rest: Option<&'a RequestState>) -> impl Iterator<Item = Fold> + 'a {
         self.told.iter().enumerate().map(move |(place, told)| {
-            let refused = rest.and_then(|rest| rest.told[place]).map(|fold| fold.last);
-            match (told, refused) {
+            match (told, rest.and_then(|rest| rest.told[place])) {
                 (Some(fold), None) => *fold,
-                (Some(fold), Some(last)) => fold.refused_last(last),
-                (_, refused) => {
-                    let last = refused.expect("a settled request has all its outcomes");
-                    Fold::refused(last)
-                }
+                (Some(fold), Some(rest)) => fold.followed_by(rest),
+                (None, rest) => rest.expect("a settled request has all its outcomes"),
             }
         })
     }
@@ -387,18 +383,34 @@ impl RequestState {
         let unknown = |(part, hit): (&PartState, &bool)| {
             *hit || (part.shape.step <= step && !matches!(part.asked, Asked::Answered(..)))
         };
-        if self.count > 1 && self.parts.iter().zip(hit).any(refused) {
+        let any_of = self.any_of(hit).filter(|(admitted, _)| *admitted < self.count);
+        if any_of.is_some() || self.parts.iter().zip(hit).any(refused) {
             let parts = self.parts.iter().zip(hit).filter(|(_, hit)| !**hit);
-            let strictest = parts.filter_map(|(part, _)| part.strictest()).min();
+            let strictest = parts.filter_map(|(part, _)| part.strictest()).chain(any_of).min();
             let (fit, by) = strictest.expect("a part refuses some");
-            Judgement::Only(fit, by)
-        } else if self.parts.iter().zip(hit).any(refused) {
-            Judgement::Refused
+            if self.count > 1 { Judgement::Only(fit, by) } else { Judgement::Refused }
         } else if self.parts.iter().zip(hit).any(unknown) {
             Judgement::Again
         } else {
             Judgement::Passes
         }
+    }
+
+    /// How many equal requests those limits let spend any of which may, and which lets the most; none if there are none, or not
+    /// all have said.
+    fn any_of(&self, hit: &[bool]) -> Option<(u32, usize)> {
+        let mut most = None;
+        for (part, hit) in self.parts.iter().zip(hit) {
+            let spends = part.shape.spends.iter().enumerate();
+            for (number, spend) in spends.filter(|(_, spend)| spend.group.stance == Stance::AnyOf) {
+                let Asked::Answered(_, Question::Spend, told) = &part.asked else { return None };
+                if *hit {
+                    return None;
+                }
+                most = most.max(Some((told.decided[number].spent(), spend.place)));
+            }
+        }
+        most
     }
 
     fn pass(&mut self, request: usize, asked_of: &HashMap<CellNumber, u64>, keep: &mut Vec<ToKeep>) {
@@ -463,7 +475,10 @@ impl RequestState {
                             Some(unspent) if !refuses => *unspent,
                             _ => told.decided[number].last,
                         };
-                        self.told[spend.place] = Some(Fold::refused(last));
+                        // A penalty starts with the first of those that are refused.
+                        let is_penalty = spend.group.is_penalty;
+                        self.told[spend.place] =
+                            Some(if is_penalty { told.decided[number] } else { Fold::refused(last) });
                     }
                     if *hit { Asked::No } else { Asked::Done(id) }
                 }
@@ -480,14 +495,19 @@ impl RequestState {
     /// Quota may be available again when equal requests, refused by a spend, ask what remains. That spend still refuses
     /// them: nothing was spent for them.
     fn stay_refused(&mut self, by: usize) {
-        let spends = self.parts.iter().flat_map(|part| &part.shape.spends);
-        let mut enforced = spends.filter(|spend| spend.stance == Stance::Enforced);
-        let refuses =
-            |spend: &SpendShape| self.told[spend.place].is_some_and(|told| !told.last.is_admitted());
-        if enforced.any(refuses) {
+        let spends = || self.parts.iter().flat_map(|part| &part.shape.spends);
+        let admits = |spend: &SpendShape| self.told[spend.place].is_some_and(|told| told.last.is_admitted());
+        if !Stance::is_satisfied(spends().map(|spend| (spend.group, admits(spend)))) {
             return;
         }
-        if let Some(told) = &mut self.told[by] {
+        let any_of = |spend: &&SpendShape| spend.group.stance == Stance::AnyOf;
+        // Those any of which may admit refuse together.
+        let together: Vec<usize> = match spends().any(|spend| spend.place == by && any_of(&spend)) {
+            true => spends().filter(any_of).map(|spend| spend.place).collect(),
+            false => vec![by],
+        };
+        for place in together {
+            let Some(told) = &mut self.told[place] else { continue };
             let retry_after = Some(Micros::new(1));
             let last = Outcome { verdict: Verdict::Refused { retry_after }, ..told.last };
             *told = Fold::refused(last);
@@ -516,7 +536,7 @@ impl PartState {
     fn strictest(&self) -> Option<(u32, usize)> {
         let Asked::Answered(_, Question::Spend, told) = &self.asked else { return None };
         let spends = self.shape.spends.iter().zip(&told.decided);
-        let enforced = spends.filter(|(spend, _)| spend.stance == Stance::Enforced);
+        let enforced = spends.filter(|(spend, _)| spend.group.stance == Stance::Enforced);
         enforced.map(|(spend, fold)| (fold.spent(), spend.place)).min()
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
-use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
+use tidegate_core::{Group, Limit, Micros, Rate, Scope, Timestamp, TokenBucket, Touch};
 use tidegate_store::{
     BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Spend,
     Stamped, Store, StoreError,
@@ -276,7 +276,7 @@ impl Inner {
         let scope = Scope::new(&[b"probe"]);
         let rate = Rate::new(1_000_000, Micros::from_secs(1)).expect("a fine rate");
         let limit = Limit::TokenBucket(TokenBucket::new(rate, 1_000_000).expect("a fine burst"));
-        let touch = Touch { limit: &limit, ask: tidegate_core::Ask::hits(1), stance: Stance::Enforced };
+        let touch = Touch { limit: &limit, ask: tidegate_core::Ask::hits(1), group: Group::ENFORCED };
         let spends = [Spend { cell: CellKey { scope: &scope, key: tag, tag }, touch }];
         let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);

@@ -4,7 +4,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 use tidegate_core::{
-    Ask, Charge, Fold, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch, Verdict,
+    Ask, Charge, Fold, Group, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch, Verdict,
 };
 use tidegate_store::{BatchOutcomes, CellKey, RefundId, Request, Spend};
 
@@ -56,12 +56,14 @@ const RESERVATIONS: usize = 2;
 const HEADER: usize = 30;
 /// The size of a request header, and of each spend, in bytes.
 const REQUEST_HEAD: usize = 17;
-const SPEND: usize = 60;
+const SPEND: usize = 62;
 const ENFORCED: u8 = 1;
 const COUNTS_REFUSED: u8 = 2;
-const DEBT: u8 = 4;
-const CHARGE: u8 = 8;
-const CAP: u8 = 16;
+const ANY_OF: u8 = 4;
+const DEBT: u8 = 8;
+const CHARGE: u8 = 16;
+const CAP: u8 = 32;
+const PENALTY: u8 = 64;
 
 /// The offset of the second key's number among a concurrency limit's numbers, in bytes.
 const REFUSED_KEY: usize = 16;
@@ -111,7 +113,7 @@ pub(crate) struct PlannedSpend<'a, K> {
     pub(crate) append: K,
     pub(crate) limit: &'a Limit,
     pub(crate) ask: Ask,
-    pub(crate) stance: Stance,
+    pub(crate) group: Group,
 }
 
 /// A change of one cell outside a request.
@@ -198,9 +200,15 @@ impl Plan {
     /// Appends a whole request.
     pub(crate) fn whole_request(&mut self, request: &Request<'_>, doubt: Doubt, context: &EncodeContext<'_>) {
         self.request(request.spends.len(), request.count.get(), Mode::Whole, doubt, None, context);
+        let alone = request.spends.len() == 1;
         for Spend { cell, touch } in request.spends {
             let append = |out: &mut Vec<u8>, letter| context.keys.append(out, letter, cell);
-            let planned = PlannedSpend { append, limit: touch.limit, ask: touch.ask, stance: touch.stance };
+            // The only one of those that any may pass must.
+            let group = match touch.group.stance {
+                Stance::AnyOf if alone => Group { stance: Stance::Enforced, ..touch.group },
+                _ => touch.group,
+            };
+            let planned = PlannedSpend { append, limit: touch.limit, ask: touch.ask, group };
             self.spend(planned, Noting::Yes, context);
         }
     }
@@ -211,14 +219,23 @@ impl Plan {
         noting: Noting,
         context: &EncodeContext<'_>,
     ) {
-        let PlannedSpend { append, limit, ask, stance } = spend;
+        let PlannedSpend { append, limit, ask, group } = spend;
         let mut encoded = limits::encode(limit, context.approx_now);
         self.push_cell(&append, &encoded);
-        let mut flags = if stance == Stance::Enforced { ENFORCED } else { 0 };
+        let mut flags = match group.stance {
+            Stance::Enforced => ENFORCED,
+            Stance::AnyOf => ANY_OF,
+            Stance::Shadow => 0,
+        };
         if limit.counts_refused() && ask.hits > Hits::ZERO && noting == Noting::Yes {
             flags |= COUNTS_REFUSED;
         }
-        let over = match (Touch { limit, ask, stance }).over() {
+        if group.is_penalty {
+            // What a refusal starts is put back only with a request that is asked again.
+            flags |= if noting == Noting::Yes { PENALTY } else { PENALTY | COUNTS_REFUSED };
+            self.is_plain = false;
+        }
+        let over = match (Touch { limit, ask, group }).over() {
             Over::Refuse => 0,
             Over::Debt => DEBT,
             Over::Charge => CHARGE,
@@ -240,6 +257,7 @@ impl Plan {
             self.unnumbered.push(Unnumbered { at, section: IN_PLACE, place, form: NumberForm::Float });
         }
         self.push_numbers(&encoded.numbers);
+        self.items.extend_from_slice(&group.number.to_le_bytes());
     }
 
     /// Appends a change of one cell.
@@ -385,7 +403,8 @@ fn runs_of_one_limit(items: &[u8]) -> Vec<u8> {
     for item in items[HEADER..].chunks_exact(REQUEST_HEAD + SPEND) {
         let (key, rest) = item[REQUEST_HEAD..].split_at(2);
         let (letter_and_flags, rest) = rest.split_at(2);
-        let (hits, numbers) = rest.split_at(8);
+        let (hits, rest) = rest.split_at(8);
+        let (numbers, _rule) = rest.split_at(48);
         let limit = Some((letter_and_flags, numbers));
         if limit != last {
             (length_at, last) = (out.len(), limit);
@@ -506,12 +525,12 @@ impl<'a> OutcomeReader<'a> {
         Some(outcome(bytes))
     }
 
-    /// The outcome of the next spend of a folded request, where a cost above what is left does `over`; none if the reply ends
-    /// early.
-    pub(crate) fn next_fold(&mut self, over: Over) -> Option<Fold> {
+    /// The outcome of the next spend of a folded request; none if the reply ends early.
+    pub(crate) fn next_fold(&mut self, touch: &Touch<'_>) -> Option<Fold> {
         let last = self.next_outcome()?;
         let (admitted, last_admitted) = self.next_counted()?;
-        let (over, last_over) = if over == Over::Refuse { (0, last) } else { self.next_counted()? };
+        let may_go_over = touch.over() != Over::Refuse || touch.group.is_penalty;
+        let (over, last_over) = if may_go_over { self.next_counted()? } else { (0, last) };
         Some(Fold { admitted, last_admitted, over, last_over, last })
     }
 
@@ -526,7 +545,7 @@ impl<'a> OutcomeReader<'a> {
     pub(crate) fn next_request(&mut self, request: &Request<'_>, told: &mut BatchOutcomes) -> Option<()> {
         for spend in request.spends {
             if request.is_fold() {
-                let fold = self.next_fold(spend.touch.over())?;
+                let fold = self.next_fold(&spend.touch)?;
                 told.outcomes.push(fold.last);
                 told.folds.push(fold);
             } else {

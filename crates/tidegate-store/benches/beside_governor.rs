@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tidegate_core::{Ask, Limit, Micros, Rate, Scope, Stance, TokenBucket, Touch};
+use tidegate_core::{Ask, Group, Limit, Micros, Rate, Scope, TokenBucket, Touch};
 use tidegate_store::{CellKey, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
 
 #[global_allocator]
@@ -94,7 +94,7 @@ impl Ours {
 impl Checks for Ours {
     fn check(&self, key: &String) -> bool {
         let cell = CellKey { scope: &self.scope, key: key.as_bytes(), tag: key.as_bytes() };
-        let touch = Touch { limit: &self.limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let touch = Touch { limit: &self.limit, ask: Ask::hits(1), group: Group::ENFORCED };
         let spends = [Spend { cell, touch }];
         matches!(&self.store.decide(&[Request::once(&spends)]), Reply::Now(Ok(told)) if told[0].is_admitted())
     }

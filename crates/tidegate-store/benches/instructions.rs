@@ -10,8 +10,8 @@ use std::process::Command;
 use governor::{Quota, RateLimiter};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Ask, Cell, FixedWindow, LeakyBucket, Limit, Micros, Rate, RefusedHits, Scope, SlidingLog, SlidingWindow,
-    Stance, Timestamp, TokenBucket, Touch,
+    Ask, Cell, FixedWindow, Group, LeakyBucket, Limit, Micros, Rate, RefusedHits, Scope, SlidingLog,
+    SlidingWindow, Timestamp, TokenBucket, Touch,
 };
 use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
 
@@ -85,7 +85,7 @@ fn run_case(name: &str, times: u64) {
             .zip(&scopes)
             .map(|(limit, scope)| Spend {
                 cell: CellKey { scope, key, tag: key },
-                touch: Touch { limit, ask: Ask::hits(1), stance: Stance::Enforced },
+                touch: Touch { limit, ask: Ask::hits(1), group: Group::ENFORCED },
             })
             .collect();
         let Reply::Now(outcomes) = store.decide(&[Request::once(&spends)]) else { return };

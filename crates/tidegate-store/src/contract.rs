@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::pin::Pin;
 
 use tidegate_core::{
-    Ask, Charge, Fold, Hits, LeaseId, Limit, Micros, Outcome, Rate, Scope, Stance, Timestamp, TokenBucket,
-    Touch,
+    Ask, Charge, Fold, Group, Hits, LeaseId, Limit, Micros, Outcome, Rate, Scope, Stance, Timestamp,
+    TokenBucket, Touch,
 };
 
 use crate::error::StoreError;
@@ -20,7 +20,7 @@ pub const HELD_RETRY_AFTER: Micros = Micros::new(99_999);
 
 /// Stores cells: in this process's memory, or in a Redis that all nodes share.
 ///
-/// 1. A request spends from all its cells or from none; a refused request spends nothing, unless a limit goes into debt for it
+/// 1. A request spends from all cells of its enforced rules or from none; a refused request spends nothing, unless a limit goes into debt for it
 ///    ([`Over`](tidegate_core::Over)).
 /// 2. Requests act as if run one after another, those of a batch in order.
 /// 3. Given the same time, the answer is exactly [`tidegate_core`]'s.
@@ -34,8 +34,8 @@ pub const HELD_RETRY_AFTER: Micros = Micros::new(99_999);
 /// `conformance::check` (with the feature `conformance`) tests this list. A wrapper must forward every method, including those
 /// with a default body: the defaults describe a single-node store without records or a fleet.
 pub trait Store: Send + Sync + 'static {
-    /// Decides a batch: one outcome per spend of every request, in order. A request passes if all its enforced spends are
-    /// admitted.
+    /// Decides a batch: one outcome per spend of every request, in order. A request passes if its rules are satisfied
+    /// ([`Stance`]); a refusal starts the penalty of the rule that refused, in the same step.
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes>;
 
     /// Refunds hits, at most what was spent. Leaky buckets refund nothing: requests queued behind already have their delay. A
@@ -94,7 +94,7 @@ pub trait Store: Send + Sync + 'static {
         Reply::Later(Box::pin(async move {
             let rate = Rate::new(1_000_000, Micros::from_secs(1)).expect("a valid rate");
             let limit = Limit::TokenBucket(TokenBucket::new(rate, 1_000_000).expect("a valid burst"));
-            let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+            let touch = Touch { limit: &limit, ask: Ask::hits(1), group: Group::ENFORCED };
             let scope = Scope::new(&[b"probe"]);
             let spends = [Spend { cell: CellKey { scope: &scope, key: b"probe", tag: b"probe" }, touch }];
             self.decide(&[Request::once(&spends)]).answer().await.map(drop)
@@ -113,12 +113,14 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// One request, or several equal ones: the spends of each, all on different cells (a caller that would touch a cell twice asks
-/// for the sum).
+/// for the sum). The cells of a rule with a penalty share a tag.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Its spends.
     pub spends: &'a [Spend<'a>],
-    /// The number of equal requests. It is 1 for a request that takes a lease: each needs its own.
+    /// The number of equal requests. It is 1 for a request that takes a lease, because each needs its own, and for one that
+    /// charges under a rule with a penalty, because that would start in their midst. (Where refused requests count under such a
+    /// rule, which of several starts it is not said: all of them are refused.)
     pub count: NonZeroU32,
 }
 
@@ -348,25 +350,23 @@ impl RequestOutcomes<'_> {
     /// How many of the equal requests pass; they are the first ones.
     #[must_use]
     pub fn passed(&self) -> u32 {
-        self.fewest(Fold::passed, Outcome::is_admitted)
+        self.satisfied(Fold::passed, Outcome::is_admitted)
     }
 
     /// How many of the equal requests spent: those that pass, and those that a limit went into debt for. They are the first
     /// ones.
     #[must_use]
     pub fn spent(&self) -> u32 {
-        self.fewest(Fold::spent, Outcome::is_spent)
+        self.satisfied(Fold::spent, Outcome::is_spent)
     }
 
-    /// The fewest requests that an enforced spend counts: of several equal ones, or of a single one.
-    fn fewest(&self, of_fold: fn(&Fold) -> u32, of_one: fn(&Outcome) -> bool) -> u32 {
-        let counted = |number: usize| match self.folds.get(number) {
-            Some(fold) => of_fold(fold),
-            None => u32::from(of_one(&self.outcomes[number])),
+    /// How many requests its rules count: of several equal ones, or of a single one.
+    fn satisfied(&self, of_fold: fn(&Fold) -> u32, of_one: fn(&Outcome) -> bool) -> u32 {
+        let counted = |(number, spend): (usize, &Spend<'_>)| match self.folds.get(number) {
+            Some(fold) => (spend.touch.group, of_fold(fold)),
+            None => (spend.touch.group, u32::from(of_one(&self.outcomes[number]))),
         };
-        let enforced = self.request.spends.iter().enumerate();
-        let enforced = enforced.filter(|(_, spend)| spend.touch.stance == Stance::Enforced);
-        enforced.map(|(number, _)| counted(number)).min().unwrap_or(self.request.count.get())
+        Stance::satisfied(self.request.spends.iter().enumerate().map(counted), self.request.count.get())
     }
 
     /// The outcomes of the equal request at index `place`: one per spend.

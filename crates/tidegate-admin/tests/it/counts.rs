@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_core::{Ask, FixedWindow, Hits, Limit, Micros, Scope, Stance, Touch};
+use tidegate_core::{Ask, FixedWindow, Hits, Limit, Micros, Scope, Group, Touch};
 use tidegate_limiter::{CheckRequest, DescriptorAsk};
 use tidegate_rules::Descriptor;
 use tidegate_store::conformance::Broken;
@@ -178,7 +178,7 @@ fn limits_that_the_caller_brought_along_are_counted_apart_from_rules() {
     let world = World::new(&["{ domain: api, rules: [{ name: direct, limits: [9/hour] }] }"]);
     let limit = Limit::FixedWindow(FixedWindow::new(2, Micros::from_secs(60)).unwrap());
     let scope = Scope::new(&[b"theirs"]);
-    let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+    let touch = Touch { limit: &limit, ask: Ask::hits(1), group: Group::ENFORCED };
     let spends = [Spend { cell: CellKey { scope: &scope, key: b"k", tag: b"k" }, touch }];
     for _ in 0..3 {
         at_once(world.limiter.decide_direct(&[Request::once(&spends)]).answer());

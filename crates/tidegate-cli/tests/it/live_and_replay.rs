@@ -364,7 +364,7 @@ impl Traffic {
         }
         // A request that only gives back is no decision.
         assert!(seen.len() + 40 > live.len(), "{} of {} are in the log", seen.len(), live.len());
-        let all = ["penalized", "refunded", "released", "renewed", "reset"];
+        let all = ["refunded", "released", "renewed", "reset"];
         assert_eq!(
             events.keys().map(String::as_str).collect::<Vec<_>>(),
             all,

@@ -4,8 +4,8 @@ use std::mem::discriminant;
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Ask, Cell, Fold, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch, decide_fold,
-    decide_request,
+    Ask, Cell, Fold, Group, Hits, Limit, Micros, Outcome, Over, RefusedHits, SlidingLog, Stance, Timestamp,
+    Touch, decide_fold, decide_request,
 };
 
 use crate::generate::{START, any_limit};
@@ -14,23 +14,53 @@ use crate::generate::{START, any_limit};
 #[derive(Clone, Debug)]
 struct Past {
     limit: Limit,
-    stance: Stance,
+    group: Group,
     hits: u64,
     over: Over,
     asked: Vec<(u64, u64)>,
 }
 
 fn any_past() -> impl Strategy<Value = Past> {
-    let stance = prop_oneof![3 => Just(Stance::Enforced), 1 => Just(Stance::Advisory)];
     let hits = prop_oneof![4 => Just(1), 2 => 0..6u64, 1 => 0..400u64, 1 => Just(u64::MAX)];
     let over = prop_oneof![2 => Just(Over::Refuse), 1 => Just(Over::Cap), 1 => Just(Over::Debt), 1 => Just(Over::Charge)];
-    (any_limit(), stance, hits, over, proptest::collection::vec((0..1_000u64, 0..8u64), 0..6))
-        .prop_map(|(limit, stance, hits, over, asked)| Past { limit, stance, hits, over, asked })
+    (any_limit(), hits, over, proptest::collection::vec((0..1_000u64, 0..8u64), 0..6))
+        .prop_map(|(limit, hits, over, asked)| Past { limit, group: Group::ENFORCED, hits, over, asked })
+}
+
+/// The limits of some rules, and their penalties.
+fn any_rules() -> impl Strategy<Value = Vec<Past>> {
+    let stance =
+        prop_oneof![3 => Just(Stance::Enforced), 1 => Just(Stance::AnyOf), 2 => Just(Stance::Shadow)];
+    let rule = (
+        stance,
+        proptest::collection::vec(any_past(), 1..3),
+        prop_oneof![Just(None), (0..5u64).prop_map(Some)],
+    );
+    proptest::collection::vec(rule, 1..4).prop_map(|rules| {
+        let (mut all, mut penalties) = (vec![], vec![]);
+        for (number, (stance, pasts, penalty)) in rules.into_iter().enumerate() {
+            let group = Group::new(u16::try_from(number).unwrap(), stance);
+            let penalty = penalty.filter(|_| {
+                stance != Stance::AnyOf && pasts.iter().all(|past| past.touch().over() != Over::Charge)
+            });
+            all.extend(pasts.into_iter().map(|past| Past { group, ..past }));
+            penalties.extend(penalty.map(|turn| {
+                let log =
+                    SlidingLog::new(1, Micros::from_secs(60), Micros::ZERO, RefusedHits::Forget).unwrap();
+                // One of five has started already.
+                let asked = if turn == 0 { vec![(1, 1)] } else { vec![] };
+                let (limit, group) = (Limit::SlidingLog(log), group.penalty());
+                Past { limit, group, hits: 0, over: Over::Refuse, asked }
+            }));
+        }
+        all.extend(penalties);
+        all
+    })
 }
 
 impl Past {
     fn touch(&self) -> Touch<'_> {
-        Touch { limit: &self.limit, ask: Ask::hits(self.hits).over(self.over), stance: self.stance }
+        Touch { limit: &self.limit, ask: Ask::hits(self.hits).over(self.over), group: self.group }
     }
 
     fn cell(&self) -> Cell {
@@ -76,7 +106,7 @@ proptest! {
 
     #[test]
     fn a_fold_decides_as_its_requests_would_one_after_another(
-        pasts in proptest::collection::vec(any_past(), 1..4),
+        pasts in any_rules(),
         count in prop_oneof![4 => 1..40u32, 1 => 1..300u32],
         step_back in prop_oneof![9 => Just(0), 1 => 0..2_000_000u64],
     ) {
@@ -95,6 +125,14 @@ proptest! {
                 let given = fold.at(place, &past.limit, past.touch().ask.hits);
                 // Where refused requests count, all refused are told what the last of them is; and all charges that go
                 // over, what the last of those is.
+                // The penalty of a rule with such a limit starts with the first that is refused, not with the first that
+                // finds it full.
+                let is_of_rule = |other: &&Past| other.group.number == past.group.number;
+                let rule_counts = pasts.iter().filter(is_of_rule).any(|other| other.limit.counts_refused());
+                if past.group.is_penalty && rule_counts {
+                    prop_assert!(fold.last.is_admitted() == told[count as usize - 1].is_admitted());
+                    continue;
+                }
                 let counted = past.limit.counts_refused() && place >= fold.spent();
                 let charged = (fold.admitted..fold.spent()).contains(&place);
                 let same_as = if counted { count - 1 } else if charged { fold.spent() - 1 } else { place };
@@ -137,7 +175,7 @@ fn a_fold_of_four_billion_costs_no_more_than_one_of_two() {
         ),
     ];
     for limit in &limits {
-        let touch = Touch { limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let touch = Touch { limit, ask: Ask::hits(1), group: Group::ENFORCED };
         let mut cells = [Cell::Vacant];
         let mut fold = None;
         let passed =

@@ -6,6 +6,7 @@
 mod crossing;
 mod folds;
 mod generate;
+mod groups;
 mod live_changes;
 mod long_run;
 mod oracle;

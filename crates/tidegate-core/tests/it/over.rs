@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Ask, Cell, DEBT_REPAID_WITHIN, FixedWindow, Hits, Limit, Micros, Outcome, Over, Rate, SlidingLog, Stance,
+    Ask, Cell, DEBT_REPAID_WITHIN, FixedWindow, Group, Hits, Limit, Micros, Outcome, Over, Rate, SlidingLog,
     Timestamp, TokenBucket, Touch, Verdict, decide_request,
 };
 
 use crate::generate::{START, any_limit, any_token_bucket, scale};
 
 fn touch(limit: &Limit, hits: u64, over: Over) -> Touch<'_> {
-    Touch { limit, ask: Ask::hits(hits).over(over), stance: Stance::Enforced }
+    Touch { limit, ask: Ask::hits(hits).over(over), group: Group::ENFORCED }
 }
 
 fn window(limit: u64) -> Limit {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Ask, Cell, Charge, Hits, Limit, Micros, Rate, RefusedHits, SlidingLog, Stance, Timestamp, TokenBucket,
+    Ask, Cell, Charge, Group, Hits, Limit, Micros, Rate, RefusedHits, SlidingLog, Timestamp, TokenBucket,
     Touch,
 };
 
@@ -233,7 +233,7 @@ proptest! {
         let mut cell = Cell::Vacant;
         let (now, _) = play(&limit, &mut cell, &history);
         let stepped = now.back(Micros::new(back));
-        let touch = Touch { limit: &limit, ask: ask(hits, 99), stance: Stance::Enforced };
+        let touch = Touch { limit: &limit, ask: ask(hits, 99), group: Group::ENFORCED };
         let Some(retry_after) = touch.decide_alone(&mut cell, stepped).retry_after() else { return Ok(()) };
         prop_assert!(touch.decide_alone(&mut cell, stepped + retry_after).is_admitted(), "by {limit:?}");
     }
@@ -251,7 +251,7 @@ proptest! {
         let mut now = START;
         for (turn, wait) in waits.into_iter().enumerate() {
             now = now + Micros::new(scale(&limit) * wait / 400);
-            let touch = Touch { limit: &limit, ask: ask(hits, turn), stance: Stance::Enforced };
+            let touch = Touch { limit: &limit, ask: ask(hits, turn), group: Group::ENFORCED };
             let outcome = touch.decide_alone(&mut cell, now);
             if let Some(retry_after) = outcome.retry_after() {
                 let then = now + retry_after;

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Ask, Cell, FixedWindow, Limit, Micros, Outcome, RefusedHits, SlidingLog, Stance, Touch, decide_in_order,
-    decide_request,
+    Ask, Cell, FixedWindow, Group, Limit, Micros, Outcome, RefusedHits, SlidingLog, Stance, Touch,
+    decide_in_order, decide_request,
 };
 
 use crate::generate::{START, any_limit, ask};
@@ -13,7 +13,7 @@ fn window(limit: u64) -> Limit {
 }
 
 fn enforced(limit: &Limit, hits: u64) -> Touch<'_> {
-    Touch { limit, ask: Ask::hits(hits), stance: Stance::Enforced }
+    Touch { limit, ask: Ask::hits(hits), group: Group::ENFORCED }
 }
 
 fn decide(touches: &[Touch<'_>], cells: &mut [Cell]) -> (bool, Vec<Outcome>) {
@@ -35,10 +35,10 @@ fn one_refusal_leaves_every_cell_unspent_and_says_what_is_left_of_the_others() {
 }
 
 #[test]
-fn an_advisory_refusal_stops_nothing_and_spends_nothing_of_its_own() {
+fn a_shadow_refusal_stops_nothing_and_spends_nothing_of_its_own() {
     let (wide, narrow) = (window(10), window(2));
     let mut cells = [Cell::Vacant, Cell::Vacant];
-    let shadow = Touch { stance: Stance::Advisory, ..enforced(&narrow, 3) };
+    let shadow = Touch { group: Group::new(1, Stance::Shadow), ..enforced(&narrow, 3) };
     let (passes, outcomes) = decide(&[enforced(&wide, 3), shadow], &mut cells);
     assert!(passes);
     assert_eq!((outcomes[0].remaining, outcomes[1].is_admitted(), outcomes[1].remaining), (7, false, 2));
@@ -65,7 +65,7 @@ proptest! {
         let mut cells = vec![Cell::Vacant; limits.len()];
         for (turn, hits) in costs.into_iter().enumerate() {
             let touches: Vec<Touch<'_>> =
-                limits.iter().map(|limit| Touch { limit, ask: ask(hits, turn), stance: Stance::Enforced }).collect();
+                limits.iter().map(|limit| Touch { limit, ask: ask(hits, turn), group: Group::ENFORCED }).collect();
             let alone: Vec<bool> =
                 touches.iter().zip(&cells).map(|(touch, cell)| touch.limit.look(cell, START, touch.ask).is_admitted()).collect();
             let before = cells.clone();
@@ -94,7 +94,7 @@ proptest! {
             .map(|(turn, (first, second, hits))| {
                 let mut places = vec![first % limits.len(), second % limits.len()];
                 places.dedup();
-                let touch = |place: usize| Touch { limit: &limits[place], ask: ask(*hits, turn), stance: Stance::Enforced };
+                let touch = |place: usize| Touch { limit: &limits[place], ask: ask(*hits, turn), group: Group::ENFORCED };
                 places.into_iter().map(|place| (place, touch(place))).collect()
             })
             .collect();

@@ -54,8 +54,8 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
     }
     let mut classified = Classified::default();
     let mut nodes = NodesSeen { remote, now, seen: SmallVec::new() };
-    for (place, spend) in cells.spends.iter().enumerate() {
-        let here = match cells.policies[place].coordination {
+    let is_here = |(place, spend): (usize, &Spend<'_>)| {
+        match cells.policies[place].coordination {
             Coordination::Local => true,
             // A share is counted hit by hit: what may go over it is the store's.
             Coordination::Approximate { .. } if spend.touch.over() != Over::Refuse => false,
@@ -63,8 +63,15 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
                 keeps_up(spend, sync_every) && limiter.local.may_decide(cells.cached[place].hash, spend, now)
             }
             Coordination::Exact => false,
-        };
-        match here {
+        }
+    };
+    let here: SmallVec<[bool; 4]> = cells.spends.iter().enumerate().map(is_here).collect();
+    // A rule is decided in one place: one limit that must be asked takes the others along.
+    let is_whole = |number: u16| {
+        cells.spends.iter().zip(&here).all(|(other, here)| *here || other.touch.group.number != number)
+    };
+    for (place, spend) in cells.spends.iter().enumerate() {
+        match here[place] && is_whole(spend.touch.group.number) {
             true => classified.local.push(place),
             false if nodes.answers(spend.cell.tag) => classified.store.push(place),
             false => classified.away.push(place),
@@ -120,7 +127,7 @@ impl<'p> Cells<'p> {
             version: touch.limit.fingerprint(),
             limit: touch.limit,
             hits: touch.needs(),
-            stance: touch.stance,
+            group: touch.group,
         };
         let (cached, policies) = (spends.iter().map(cached).collect(), policies.collect());
         Cells { spends, cached, policies, repeats_refusals, without_the_store: false }
@@ -147,7 +154,7 @@ mod tests {
     use std::num::NonZeroU64;
     use std::sync::Arc;
 
-    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance};
+    use tidegate_core::{Ask, FixedWindow, Group, Limit, Scope};
     use tidegate_rules::{Format, RuleSet, Source};
     use tidegate_store::{CellKey, Clock, MemoryConfig, MemoryStore};
 
@@ -185,7 +192,7 @@ mod tests {
         let remote = limiter.remote.as_ref().expect("its store is over a network");
         let limit = Limit::FixedWindow(FixedWindow::new(1, Micros::from_secs(3_600)).expect("a fine limit"));
         let scope = Scope::new(&[b"api", b"r"]);
-        let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let touch = Touch { limit: &limit, ask: Ask::hits(1), group: Group::ENFORCED };
         let spends = [&b"here"[..], b"share", b"store"]
             .map(|key| Spend { cell: CellKey { scope: &scope, key, tag: key }, touch });
         let approximate = Coordination::Approximate { sync_every: Micros::from_secs(1) };

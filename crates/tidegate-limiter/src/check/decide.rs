@@ -23,7 +23,6 @@ impl Decision {
             false => answer.source,
         };
         (self.decided_at, self.nth) = (answer.decided_at, answer.nth);
-        self.penalty.clone_from(&answer.penalty);
         self.reports.extend(plan.limits().iter().map(|entry| report(entry, plan, &answer.outcomes)));
         // A penalty that does not apply has no numbers to report.
         let penalties = plan.penalties().iter().map(|entry| report(entry, plan, &answer.outcomes));

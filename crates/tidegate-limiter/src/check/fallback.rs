@@ -78,6 +78,7 @@ impl<'p> PendingCheck<'p> {
             // Until it is decided, each cell reports its last known outcome.
             self.outcomes = self.cells.cached.iter().map(|cell| deny_cache.last_seen(cell, now)).collect();
         }
+        let away = &self.without_replaced(away)[..];
         if let Some(source) = away.iter().map(|place| self.policy_at(*place)).reduce(Source::or_weaker) {
             self.source = self.source.or_weaker(source);
             if self.cause == Cause::Failure {
@@ -99,6 +100,17 @@ impl<'p> PendingCheck<'p> {
             self.outcomes[place] = self.or_ask_again(place, outcome, away);
         }
         if held.passes() { Ok(held) } else { Err(Refused) }
+    }
+
+    /// Of `away` cells those that decide: where the store is asked for another quota that replaces them, that one does, and
+    /// they count as spent.
+    fn without_replaced(&mut self, away: &[usize]) -> Places {
+        let is_any_of = |place: &usize| self.cells.spends[*place].touch.group.stance == Stance::AnyOf;
+        let is_replaced = self.store.iter().any(is_any_of);
+        let (gone, away) = away.iter().copied().partition(|place| is_replaced && is_any_of(place));
+        let gone: Places = gone;
+        gone.into_iter().for_each(|place| self.outcomes[place] = UNAVAILABLE);
+        away
     }
 
     /// What the request spends here of a cell whose store cannot be asked.
@@ -153,7 +165,7 @@ impl<'p> PendingCheck<'p> {
     fn known_too_little(&self, place: usize, now: Timestamp) -> Option<Outcome> {
         let cell = &self.cells.cached[place];
         let left = self.limiter.deny_cache.left(cell, now)?;
-        let too_little = cell.stance == Stance::Enforced && left.remaining < cell.hits.get().max(1);
+        let too_little = cell.group.stance == Stance::Enforced && left.remaining < cell.hits.get().max(1);
         // The whole quota is back by then at the latest.
         let verdict = Verdict::Refused { retry_after: Some(left.reset_after) };
         too_little.then_some(Outcome { verdict, ..left })
@@ -162,7 +174,7 @@ impl<'p> PendingCheck<'p> {
     /// In overload a local rule gives out hits, which time repays, but no leases: the store may already have given out all.
     fn lease_later(&self, place: usize) -> Option<Outcome> {
         let touch = &self.cells.spends[place].touch;
-        (touch.limit.takes_lease() && touch.stance == Stance::Enforced).then_some(ASK_AGAIN)
+        (touch.limit.takes_lease() && touch.group.stance == Stance::Enforced).then_some(ASK_AGAIN)
     }
 
     /// `outcome` of a cell that is decided here; in overload, one of the `away` cells that refuses says to retry soon.
@@ -176,7 +188,7 @@ impl<'p> PendingCheck<'p> {
     fn policy_at(&self, place: usize) -> Source {
         let failed = self.cause == Cause::Failure;
         match self.cells.policies[place].on_store_failure {
-            OnStoreFailure::Closed if self.cells.spends[place].touch.stance == Stance::Enforced => {
+            OnStoreFailure::Closed if self.cells.spends[place].touch.group.stance == Stance::Enforced => {
                 if failed {
                     Source::FallbackClosed
                 } else {
@@ -210,8 +222,7 @@ pub(super) enum Cause {
     Overload,
 }
 
-/// How a local rule refuses if the store could not be asked in time: retry soon. The limit did not refuse, so this starts no
-/// penalty.
+/// How a local rule refuses if the store could not be asked in time: retry soon.
 const ASK_AGAIN: Outcome = Outcome {
     verdict: Verdict::Refused { retry_after: Some(HELD_RETRY_AFTER) },
     remaining: 0,

@@ -17,7 +17,6 @@ use crate::deny_cache::CachedRefusal;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
 use crate::owned::{AskedCell, OwnedCharge, Question};
-use crate::penalty::Penalty;
 use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
 use crate::source::Source;
 
@@ -30,14 +29,12 @@ pub(crate) struct CheckAnswer {
     pub(crate) decided_at: Option<Timestamp>,
     /// The request's position among those that the store decided at that moment, if there were several.
     pub(crate) nth: Option<u32>,
-    /// The penalty that this refusal starts.
-    pub(crate) penalty: Option<Arc<Penalty>>,
 }
 
 impl CheckAnswer {
     #[inline]
     pub(crate) fn new(outcomes: Outcomes, source: Source, decided_at: Option<Timestamp>) -> Self {
-        CheckAnswer { outcomes, source, decided_at, nth: None, penalty: None }
+        CheckAnswer { outcomes, source, decided_at, nth: None }
     }
 }
 
@@ -178,7 +175,7 @@ impl<'p> PendingCheck<'p> {
     /// Takes the hits of approximate cells from this node's shares. Also returns the places whose share other requests have
     /// used up since the classification.
     fn take_shares(&self, local: &[usize], now: Timestamp) -> (SmallVec<[LocalSpend<'p>; 2]>, Places) {
-        let (mut here, mut taken_by_others) = (SmallVec::new(), Places::new());
+        let (mut here, mut taken_by_others) = (SmallVec::<[LocalSpend<'p>; 2]>::new(), Places::new());
         let cells = &self.limiter.local;
         for &place in local {
             let (hash, spend) = (self.cells.cached[place].hash, &self.cells.spends[place]);
@@ -195,6 +192,14 @@ impl<'p> PendingCheck<'p> {
                 }
             }
         }
+        // A rule is decided in one place.
+        let group = |place: usize| self.cells.spends[place].touch.group.number;
+        let lost: SmallVec<[u16; 2]> = taken_by_others.iter().map(|place| group(*place)).collect();
+        let (gone, here): (SmallVec<_>, SmallVec<_>) =
+            here.into_iter().partition(|own: &LocalSpend<'_>| lost.contains(&group(own.place)));
+        let gone: SmallVec<[LocalSpend<'p>; 2]> = gone;
+        cells.put_back(&gone);
+        taken_by_others.extend(gone.iter().map(|own| own.place));
         (here, taken_by_others)
     }
 
@@ -234,10 +239,11 @@ impl<'p> PendingCheck<'p> {
             let answer = CheckAnswer::new(stored.outcomes, stored.source, stored.decided_at);
             return CheckAnswer { nth: stored.nth, ..answer };
         }
-        let mut passes = true;
+        let told = || self.store.iter().zip(&stored.outcomes);
+        // What went into debt is refused, but spent: from all its cells.
+        let group = |place: usize| self.cells.spends[place].touch.group;
+        let passes = Stance::is_satisfied(told().map(|(place, told)| (group(*place), told.is_spent())));
         for (place, outcome) in self.store.iter().zip(&stored.outcomes) {
-            // What went into debt is refused, but spent: from all its cells.
-            passes &= outcome.is_spent() || self.cells.spends[*place].touch.stance == Stance::Advisory;
             self.outcomes[*place] = *outcome;
         }
         let held = self.held.take();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Over, Stance, Touch};
+use tidegate_core::{Ask, Group, Hits, LeaseId, Limit, Micros, Over, Stance, Touch};
 use tidegate_rules::{
     CellKeyBytes, Coordination, Match, MatchedLimits, Mode, OnHangup, OnMissingKey, Rule, RuleLimit, Variant,
 };
@@ -32,8 +32,6 @@ pub(crate) struct Plan<'p> {
     pub(crate) asks_every_cell: bool,
     /// The store must not be asked.
     pub(crate) without_the_store: bool,
-    /// Whether it matches a shadow rule.
-    pub(crate) has_shadows: bool,
     /// How many of the entries and of the spends are limits. The rest, at the end, are penalties.
     limits: (usize, usize),
 }
@@ -82,7 +80,6 @@ impl<'p> Plan<'p> {
             of_readings: false,
             asks_every_cell: false,
             without_the_store: false,
-            has_shadows: false,
             limits: (0, 0),
         }
     }
@@ -96,26 +93,30 @@ impl<'p> Plan<'p> {
     ) {
         self.asks_every_cell = request.asks_every_cell;
         self.without_the_store = request.without_the_store;
-        for found in matches {
-            self.add_match(request, found, lease_ids);
+        // The number of a match names its rule within the request.
+        let after = u16::try_from(matches.len()).unwrap_or(u16::MAX);
+        for (number, found) in (0..).zip(matches) {
+            self.add_match(request, found, number, lease_ids);
         }
-        for (descriptor, key) in overrides {
+        for (number, (descriptor, key)) in (after..).zip(overrides) {
             if let Some(own) = request.descriptors[*descriptor].limit {
                 let cell = CellKey { scope: &own.limit.scope, key, tag: key };
                 let asked = &request.descriptors[*descriptor];
                 let over = over(own.limit.over.unwrap_or_default(), asked.incurred);
                 let ask = Ask { hits: asked.cost, lease: None, over };
-                self.add_limit((*descriptor, None, None), &own.limit, cell, ask, 0);
+                let group = Group::new(number, Stance::Enforced);
+                self.add_limit((*descriptor, None, None), &own.limit, cell, ask, group, 0);
             }
         }
         self.limits = (self.entries.len(), self.spends.len());
-        for found in matches.iter().filter(|found| matches!(found.limits, MatchedLimits::Enforce(_))) {
-            if let Some(penalty) = found.rule.penalty() {
+        for (number, found) in (0..).zip(matches) {
+            if let (MatchedLimits::Enforce(_), Some(penalty)) = (found.limits, found.rule.penalty()) {
                 let cell = CellKey { scope: &penalty.scope, key: &found.key, tag: found.tag() };
                 let of = (found.descriptor, Some(found.rule), found.variant);
-                // Every request looks at it, and only a refused one spends it.
+                // Every request looks at it, and only a refused one starts it.
                 let known_from = self.known_from(request);
-                self.add_limit(of, penalty, cell, Ask::look(), known_from);
+                let group = Group::new(number, stance_of(found.rule)).penalty();
+                self.add_limit(of, penalty, cell, Ask::look(), group, known_from);
             }
         }
         if self.lease.is_some() {
@@ -143,7 +144,13 @@ impl<'p> Plan<'p> {
         0..self.limits.1
     }
 
-    fn add_match(&mut self, request: &CheckRequest<'_>, found: &'p Match<'p>, lease_ids: &LeaseIds) {
+    fn add_match(
+        &mut self,
+        request: &CheckRequest<'_>,
+        found: &'p Match<'p>,
+        number: u16,
+        lease_ids: &LeaseIds,
+    ) {
         let (descriptor, rule, variant) = (found.descriptor, Some(found.rule), found.variant);
         match found.limits {
             MatchedLimits::Unlimited => {
@@ -161,7 +168,6 @@ impl<'p> Plan<'p> {
             MatchedLimits::Enforce(limits) => {
                 let DescriptorAsk { cost: hits, incurred, .. } = request.descriptors[descriptor];
                 let known_from = self.known_from(request);
-                self.has_shadows |= found.rule.mode() == Mode::Shadow;
                 for limit in limits {
                     // What was done already holds no place.
                     let takes_lease = limit.limit.takes_lease() && incurred == Incurred::IfAdmitted;
@@ -170,7 +176,8 @@ impl<'p> Plan<'p> {
                     let over = over(limit.over.unwrap_or(found.rule.over()), incurred);
                     let ask = Ask { hits, lease, over };
                     let cell = CellKey { scope: &limit.scope, key: &found.key, tag: found.tag() };
-                    self.add_limit((descriptor, rule, variant), limit, cell, ask, known_from);
+                    let group = Group::new(number, stance_of(found.rule));
+                    self.add_limit((descriptor, rule, variant), limit, cell, ask, group, known_from);
                 }
             }
         }
@@ -187,6 +194,7 @@ impl<'p> Plan<'p> {
         limit: &'p RuleLimit,
         cell: CellKey<'p>,
         ask: Ask,
+        group: Group,
         known_from: usize,
     ) {
         // Two descriptors of one request may name the same cell; it is asked once, for the sum of their hits or, if they are
@@ -201,32 +209,9 @@ impl<'p> Plan<'p> {
         match self.spends.get_mut(spend) {
             Some(known) if self.of_readings => known.touch.ask.hits = known.touch.ask.hits.max(ask.hits),
             Some(known) => known.touch.ask.hits = known.touch.ask.hits.saturating_add(ask.hits),
-            None => {
-                let stance = match rule.map(Rule::mode) {
-                    None | Some(Mode::Enforce) => Stance::Enforced,
-                    Some(Mode::Shadow | Mode::Quota) => Stance::Advisory,
-                };
-                self.spends.push(Spend { cell, touch: Touch { limit: &limit.limit, ask, stance } });
-            }
+            None => self.spends.push(Spend { cell, touch: Touch { limit: &limit.limit, ask, group } }),
         }
         self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::Limit { limit, spend } });
-    }
-
-    /// Whether `other` spends the same hits from the same cells.
-    pub(crate) fn spends_the_same(&self, other: &Plan<'_>) -> bool {
-        let same = |(one, other): (&Spend<'_>, &Spend<'_>)| {
-            same_cell(&one.cell, &other.cell)
-                && one.touch.ask.hits == other.touch.ask.hits
-                && one.touch.ask.over == other.touch.ask.over
-                && one.touch.limit == other.touch.limit
-        };
-        self.spends.len() == other.spends.len() && self.spends.iter().zip(&other.spends).all(same)
-    }
-
-    /// Whether the limit at this spend admitted the request.
-    pub(crate) fn was_admitted(&self, spend: usize, decision: &Decision) -> bool {
-        let mut about = self.entries.iter().zip(&decision.reports).filter(|(entry, _)| entry.is_for(spend));
-        about.any(|(_, report)| !report.is_refusal())
     }
 
     /// Whether the limit at this spend is of a shadow rule that would have refused: as an enforced rule it has spent nothing.
@@ -361,6 +346,14 @@ fn over(over: Over, incurred: Incurred) -> Over {
     match (over, incurred) {
         (Over::Debt, Incurred::Already) => Over::Charge,
         _ => over,
+    }
+}
+
+fn stance_of(rule: &Rule) -> Stance {
+    match rule.mode() {
+        Mode::Enforce => Stance::Enforced,
+        Mode::Shadow => Stance::Shadow,
+        Mode::Quota => Stance::AnyOf,
     }
 }
 

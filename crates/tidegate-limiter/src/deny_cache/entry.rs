@@ -93,18 +93,6 @@ impl Entry {
         8 * spent / u128::from(self.quota.max(1))
     }
 
-    /// Records a refusal that starts with a charge. A request sent after the charge may have overtaken it, so its answer does
-    /// not contradict the refusal.
-    pub(super) fn learn_charged(&mut self, answer: &AnsweredCell<'_>) {
-        let is_void = answer.sent <= self.void_until && self.void_until > Timestamp::default();
-        if !is_void {
-            let newest = self.sent.max(answer.sent);
-            self.sent = self.sent.min(answer.sent);
-            self.learn(answer);
-            self.sent = newest;
-        }
-    }
-
     pub(super) fn learn(&mut self, answer: &AnsweredCell<'_>) {
         // Answers overtake each other. One from before the cell was changed, or older than the entry, is ignored.
         if answer.sent < self.sent

@@ -11,7 +11,7 @@ mod entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidegate_core::{Hits, Limit, LimitFingerprint, Micros, Outcome, Stance, Timestamp, Verdict};
+use tidegate_core::{Group, Hits, Limit, LimitFingerprint, Micros, Outcome, Stance, Timestamp, Verdict};
 use tidegate_store::Outcomes;
 
 use crate::cell_hash::CellHash;
@@ -45,7 +45,7 @@ pub(crate) struct CachedCell<'a> {
     pub(crate) version: LimitFingerprint,
     pub(crate) limit: &'a Limit,
     pub(crate) hits: Hits,
-    pub(crate) stance: Stance,
+    pub(crate) group: Group,
 }
 
 /// The store's answer about one cell.
@@ -81,16 +81,22 @@ impl DenyCache {
         }
     }
 
-    /// The refusal of a request with these cells, if one is cached.
+    /// The refusal of a request with these cells, if one is cached. Unless there is no time, the store hears of a refusal that
+    /// may start a penalty.
     pub(crate) fn refusal<'a>(
         &self,
         cells: impl Iterator<Item = CachedCell<'a>> + Clone,
         (now, how): (Timestamp, Certainty),
     ) -> Option<CachedRefusal> {
-        let refused = |cell: CachedCell<'_>| match cell.stance {
+        let refused = |cell: CachedCell<'_>| match cell.group.stance {
             Stance::Enforced => self.refusal_of_cell(&cell, (now, how)),
-            Stance::Advisory => None,
+            Stance::AnyOf | Stance::Shadow => None,
         };
+        let may_start =
+            |cell: CachedCell<'_>| cell.group.is_penalty && self.refusal_of_cell(&cell, (now, how)).is_none();
+        if how != Certainty::Likely && cells.clone().any(may_start) {
+            return None;
+        }
         let (outcomes, decided_at) = refusal_of(cells, refused, |cell| self.last_seen(cell, now))?;
         Some(CachedRefusal { outcomes, decided_at })
     }
@@ -137,15 +143,6 @@ impl DenyCache {
 
     /// Records an answer of the store.
     pub(crate) fn remember(&self, hash: CellHash, answer: &AnsweredCell<'_>) {
-        self.update(hash, answer, Entry::learn);
-    }
-
-    /// Records that a cell refuses since a charge to it.
-    pub(crate) fn remember_charged(&self, hash: CellHash, answer: &AnsweredCell<'_>) {
-        self.update(hash, answer, Entry::learn_charged);
-    }
-
-    fn update(&self, hash: CellHash, answer: &AnsweredCell<'_>, learn: fn(&mut Entry, &AnsweredCell<'_>)) {
         let mut shard = self.shard(hash).lock();
         if shard.is_empty() {
             shard.resize(self.buckets_per_shard, Bucket::default());
@@ -162,7 +159,7 @@ impl DenyCache {
                 oldest
             }
         };
-        learn(entry, answer);
+        entry.learn(answer);
     }
 
     /// Drops the entry of a cell whose full quota is back, and voids answers still in flight.
@@ -276,7 +273,7 @@ mod tests {
         let cache = DenyCache::new(16);
         let decided_at = Some(store(decided));
         cache.remember(hash, &AnsweredCell { limit, version, hits, outcome, sent, received, decided_at });
-        let cell = CachedCell { hash, version, limit, hits, stance: Stance::Enforced };
+        let cell = CachedCell { hash, version, limit, hits, group: Group::ENFORCED };
         cache.refusal([cell].into_iter(), (node(now), how)).expect("it is refused").decided_at
     }
 
@@ -298,43 +295,6 @@ mod tests {
         let slots =
             Limit::Concurrency(Concurrency::new(1, Micros::from_secs(60), RefusedHits::Forget).unwrap());
         assert_eq!(repeated(&slots, [20, 23, 40], 500, Certainty::KnownSince(node(5)), 60), Some(store(23)));
-    }
-
-    #[test]
-    fn a_penalty_is_known_whichever_answer_overtook_its_charge() {
-        let log = SlidingLog::new(1, Micros::from_secs(1), Micros::ZERO, RefusedHits::Forget).unwrap();
-        let limit = &Limit::SlidingLog(log);
-        let (hash, version) = (CellHasher::new([1, 2]).cell(&cell_key()), limit.fingerprint());
-        let cell = CachedCell { hash, version, limit, hits: Hits::ZERO, stance: Stance::Enforced };
-        let answer = |retry_after_ms: u64, sent, received| {
-            let verdict = match retry_after_ms {
-                0 => Verdict::Admitted { delay: Micros::ZERO },
-                _ => Verdict::Refused { retry_after: Some(Micros::from_millis(retry_after_ms)) },
-            };
-            let outcome = Outcome { verdict, remaining: 1, reset_after: Micros::ZERO };
-            let (hits, decided_at) = (Hits::ZERO, None);
-            AnsweredCell {
-                limit,
-                version,
-                hits,
-                outcome,
-                sent: node(sent),
-                received: node(received),
-                decided_at,
-            }
-        };
-        let is_refused = |cache: &DenyCache, now| {
-            cache.refusal([cell].into_iter(), (node(now), Certainty::Known)).is_some()
-        };
-        // A request sent after the charge and decided before it.
-        let cache = DenyCache::new(16);
-        cache.remember(hash, &answer(0, 5, 8));
-        cache.remember_charged(hash, &answer(1_000, 1, 20));
-        assert!(is_refused(&cache, 30) && !is_refused(&cache, 1_001));
-        // A reset in the meantime lifts the penalty.
-        cache.forget(hash, node(40));
-        cache.remember_charged(hash, &answer(1_000, 35, 50));
-        assert!(!is_refused(&cache, 60));
     }
 
     #[test]

@@ -242,7 +242,7 @@ impl Share {
 mod tests {
     use super::*;
     use crate::cell_hash::CellHasher;
-    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance, Touch, Verdict};
+    use tidegate_core::{Ask, FixedWindow, Group, Limit, Scope, Touch, Verdict};
     use tidegate_store::CellKey;
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         let limit = Limit::FixedWindow(FixedWindow::new(10, Micros::from_secs(3_600)).unwrap());
         let scope = Scope::new(&[b"rule"]);
         let cell = CellKey { scope: &scope, key: b"key", tag: b"key" };
-        let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let touch = Touch { limit: &limit, ask: Ask::hits(1), group: Group::ENFORCED };
         let (spend, hash) = (Spend { cell, touch }, CellHasher::new([1, 2]).cell(&cell));
         let (approximate, now) = (Approximate::new(10), Timestamp::from_micros(1_000_000));
         let take = || approximate.take(hash, &spend, Micros::from_secs(1), 1, now);
@@ -276,7 +276,7 @@ mod tests {
         let limit = Limit::FixedWindow(FixedWindow::new(10, Micros::from_secs(3_600)).unwrap());
         let scope = Scope::new(&[b"rule"]);
         let cell = CellKey { scope: &scope, key: b"key", tag: b"key" };
-        let touch = Touch { limit: &limit, ask: Ask::hits(10), stance: Stance::Enforced };
+        let touch = Touch { limit: &limit, ask: Ask::hits(10), group: Group::ENFORCED };
         let (spend, hash) = (Spend { cell, touch }, CellHasher::new([1, 2]).cell(&cell));
         let (approximate, sync_every) = (Approximate::new(10), Micros::from_secs(1));
         let takes_after_the_store_says_ten = |now| {

@@ -157,7 +157,7 @@ impl Settling {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Ask, FixedWindow, Limit, Micros, Scope, Stance, Touch};
+    use tidegate_core::{Ask, FixedWindow, Group, Limit, Micros, Scope, Touch};
     use tidegate_store::CellKey;
 
     use super::*;
@@ -168,8 +168,7 @@ mod tests {
         let limit = Limit::FixedWindow(FixedWindow::new(9, Micros::from_secs(1)).unwrap());
         let scope = Scope::new(&[b"a"]);
         let cell = CellKey { scope: &scope, key: b"k", tag: b"k" };
-        let spend =
-            Spend { cell, touch: Touch { limit: &limit, ask: Ask::hits(7), stance: Stance::Enforced } };
+        let spend = Spend { cell, touch: Touch { limit: &limit, ask: Ask::hits(7), group: Group::ENFORCED } };
         let (ledger, hash) = (Ledger::new(10), CellHasher::new([1, 2]).cell(&cell));
         assert_eq!(ledger.open(hash, &spend, Portion::Share), Account::New);
         ledger.settle(hash, 0);

@@ -9,7 +9,7 @@ pub(crate) mod ledger;
 pub(crate) mod lent;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Charge, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch};
+use tidegate_core::{Ask, Charge, Group, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch};
 use tidegate_store::{
     CellCharge, Clock as _, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store,
 };
@@ -85,6 +85,8 @@ struct HeldSpend<'p> {
     /// The limit it was decided under: this node's share if the store is unavailable.
     share: Option<Limit>,
     outcome: Outcome,
+    /// Whether it spends if the request does.
+    spent: bool,
 }
 
 impl HeldSpend<'_> {
@@ -112,20 +114,21 @@ impl LocalCells {
         let asked: SmallVec<[Spend<'_>; 2]> =
             spends.iter().zip(&shares).map(|(own, share)| under(own.spend, share.as_ref())).collect();
         let outcomes = at_once(self.memory.decide(&[Request::once(&asked)]));
-        let stops = |(own, outcome): (&LocalSpend<'_>, &Outcome)| {
-            own.spend.touch.stance == Stance::Enforced && !outcome.is_admitted()
-        };
-        let passes = !spends.iter().zip(&outcomes).any(stops);
-        let blocks = |(own, outcome): (&LocalSpend<'_>, &Outcome)| {
-            own.spend.touch.stance == Stance::Enforced && !outcome.is_spent()
-        };
-        let is_spent = !spends.iter().zip(&outcomes).any(blocks);
+        let told = || spends.iter().map(|own| own.spend.touch.group).zip(&outcomes);
+        let passes = Stance::is_satisfied(told().map(|(group, told)| (group, told.is_admitted())));
+        let is_spent = Stance::is_satisfied(told().map(|(group, told)| (group, told.is_spent())));
+        let spent: SmallVec<[bool; 2]> = told()
+            .map(|(group, one)| {
+                one.is_spent() && group.is_spent_with(told().map(|(other, told)| (other, told.is_spent())))
+            })
+            .collect();
         drop(asked);
         let held: SmallVec<[HeldSpend<'p>; 2]> = spends
             .iter()
             .zip(shares)
             .zip(outcomes)
-            .map(|((own, share), outcome)| HeldSpend { own: *own, share, outcome })
+            .zip(spent)
+            .map(|(((own, share), outcome), spent)| HeldSpend { own: *own, share, outcome, spent })
             .collect();
         for held in &held {
             self.book(held, is_spent);
@@ -167,7 +170,7 @@ impl LocalCells {
     /// Records what was decided.
     fn book(&self, held: &HeldSpend<'_>, is_spent: bool) {
         let hits = held.own.spend.touch.ask.hits;
-        let spent = is_spent && held.outcome.is_spent();
+        let spent = is_spent && held.spent;
         match held.own.reason {
             LocalReason::Approximate if !spent => {
                 self.approximate.put_back(held.own.hash, hits, Timestamp::MAX);
@@ -178,9 +181,7 @@ impl LocalCells {
 
     /// What stays spent here is owed to a store that is unavailable.
     fn owe_what_is_kept(&self, held: &HeldSpend<'_>) {
-        if let (true, LocalReason::StoreUnavailable { portion, .. }) =
-            (held.outcome.is_spent(), held.own.reason)
-        {
+        if let (true, LocalReason::StoreUnavailable { portion, .. }) = (held.spent, held.own.reason) {
             self.owe(held, portion);
         }
     }
@@ -194,8 +195,8 @@ impl LocalCells {
             _ if !touch.limit.takes_lease() => self.ledger.spent(hash, &spend, portion),
             Some(id) => {
                 let (cell, version) = (OwnedCell::new(cell, touch.limit), touch.limit.fingerprint());
-                let (ask, stance) = (touch.ask, Stance::Enforced);
-                let spend = OwnedSpend { cell, ask, stance, hash, version, approximate: false };
+                let (ask, group) = (touch.ask, Group::ENFORCED);
+                let spend = OwnedSpend { cell, ask, group, hash, version, approximate: false };
                 self.lent.add(spend, id, self.memory.clock().now());
             }
             None => {}
@@ -308,7 +309,7 @@ impl LocalHold<'_, '_> {
 
     fn give_back(&mut self) {
         if std::mem::take(&mut self.passes) {
-            for held in self.held.iter().filter(|held| held.outcome.is_spent()) {
+            for held in self.held.iter().filter(|held| held.spent) {
                 match held.is_charge() {
                     true => self.cells.owe_what_is_kept(held),
                     false => self.cells.give_back(held),
@@ -362,7 +363,7 @@ mod tests {
         let (limit, scope) = (Limit::Concurrency(limit), Scope::new(&[b"a"]));
         let cell = CellKey { scope: &scope, key: b"k", tag: b"k" };
         let ask = Ask { lease: Some(LeaseId(NonZeroU64::MIN)), ..Ask::hits(1) };
-        let spend = Spend { cell, touch: Touch { limit: &limit, ask, stance: Stance::Enforced } };
+        let spend = Spend { cell, touch: Touch { limit: &limit, ask, group: Group::ENFORCED } };
         let reason = LocalReason::StoreUnavailable { last_seen: None, portion: Portion::Share };
         let own = LocalSpend { place: 0, spend, hash: CellHasher::new([1, 2]).cell(&cell), reason };
 

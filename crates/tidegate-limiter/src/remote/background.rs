@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, LimitFingerprint, Micros, Stance, Timestamp};
+use tidegate_core::{Ask, Group, LimitFingerprint, Micros, Timestamp};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Clock, Record, Request, Spend, Stamped, StoreError};
 
@@ -249,7 +249,7 @@ fn is_due(when: Timestamp, now: Timestamp) -> bool {
 }
 
 pub(super) fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64) -> Spend<'c> {
-    let touch = tidegate_core::Touch { limit, ask: Ask::hits(hits), stance: Stance::Enforced };
+    let touch = tidegate_core::Touch { limit, ask: Ask::hits(hits), group: Group::ENFORCED };
     Spend { cell: cell.key(), touch }
 }
 
@@ -258,7 +258,7 @@ pub(super) fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpen
     OwnedSpend {
         cell,
         ask,
-        stance: Stance::Enforced,
+        group: Group::ENFORCED,
         hash,
         version: LimitFingerprint::default(),
         approximate: true,

@@ -307,8 +307,13 @@ impl Remote {
         let (now, spent) = (self.clock.now(), told.spent());
         let mut hits: SmallVec<[u64; 2]> = SmallVec::from_elem(0, item.spends.len());
         for place in (0..spent).rev().take(usize::try_from(requests).unwrap_or(usize::MAX)) {
-            for (hits, (spend, outcome)) in hits.iter_mut().zip(item.spends.iter().zip(told.at(place))) {
-                *hits = hits.saturating_add(outcome.spent_of(spend.ask.hits).get());
+            let outcomes: Outcomes = told.at(place).collect();
+            let rules = || item.spends.iter().map(|spend| spend.group).zip(&outcomes);
+            for (hits, (spend, outcome)) in hits.iter_mut().zip(item.spends.iter().zip(&outcomes)) {
+                // A shadow rule that refuses has spent nothing.
+                if spend.group.is_spent_with(rules().map(|(group, told)| (group, told.is_spent()))) {
+                    *hits = hits.saturating_add(outcome.spent_of(spend.ask.hits).get());
+                }
             }
         }
         for (spend, hits) in item.spends.iter().zip(hits) {
@@ -447,14 +452,14 @@ impl Remote {
 }
 
 fn passes(item: &Item, outcomes: &[Outcome]) -> bool {
-    let mut told = item.spends.iter().zip(outcomes);
-    told.all(|(spend, outcome)| outcome.is_admitted() || spend.stance == Stance::Advisory)
+    let told = item.spends.iter().zip(outcomes);
+    Stance::is_satisfied(told.map(|(spend, outcome)| (spend.group, outcome.is_admitted())))
 }
 
 /// Whether it spent: it passes, or a limit went into debt for it.
 fn is_spent(item: &Item, outcomes: &[Outcome]) -> bool {
-    let mut told = item.spends.iter().zip(outcomes);
-    told.all(|(spend, outcome)| outcome.is_spent() || spend.stance == Stance::Advisory)
+    let told = item.spends.iter().zip(outcomes);
+    Stance::is_satisfied(told.map(|(spend, outcome)| (spend.group, outcome.is_spent())))
 }
 
 fn count_of(waiters: &[StoreTicket]) -> NonZeroU32 {

@@ -50,7 +50,6 @@ use judge::ServerState;
 use lag::{Arrival, Lag};
 use late::LateCalls;
 use queue::{QueueId, Queues};
-use refunds::GatheredRefunds;
 use ticket::{Ticket, TicketWaiter};
 
 /// The path to the store from one core.
@@ -61,7 +60,6 @@ pub(crate) struct Remote {
     prober: Arc<dyn Runtime>,
     queues: Queues,
     late: LateCalls,
-    gathered_refunds: GatheredRefunds,
     lag: Lag,
     timeout: Micros,
     /// What was observed of each store node. Shared by all cores, as are the fields below.
@@ -232,7 +230,6 @@ impl Remote {
             orphans: Arc::new(Orphans::new(parts.most_orphans)),
             queues: Queues::new(parts.queue),
             late: LateCalls::default(),
-            gathered_refunds: GatheredRefunds::default(),
             lag: Lag::default(),
             ways: (0..parts.store.nodes().max(1)).map(|_| WayToNode::default()).collect(),
             store: parts.store,
@@ -254,7 +251,6 @@ impl Remote {
             prober: self.prober.clone(),
             queues: Queues::new(self.queues.bounds()),
             late: LateCalls::default(),
-            gathered_refunds: GatheredRefunds::default(),
             lag: Lag::default(),
             ways: self.ways.clone(),
             timeout: self.timeout,

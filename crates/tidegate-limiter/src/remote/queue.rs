@@ -363,7 +363,7 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance, Timestamp, Touch};
+    use tidegate_core::{Ask, FixedWindow, Group, Limit, Scope, Timestamp, Touch};
     use tidegate_store::CellKey;
 
     use super::*;
@@ -384,7 +384,7 @@ mod tests {
             .iter()
             .map(|(key, hits)| Spend {
                 cell: CellKey { scope: &scope, key: key.as_bytes(), tag: key.as_bytes() },
-                touch: Touch { limit: &limit, ask: Ask::hits(*hits), stance: Stance::Enforced },
+                touch: Touch { limit: &limit, ask: Ask::hits(*hits), group: Group::ENFORCED },
             })
             .collect();
         let question = |spend| {

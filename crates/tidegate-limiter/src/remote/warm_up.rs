@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Ask, Limit, Micros, Scope, Stance, Timestamp, Touch};
+use tidegate_core::{Algorithm, Ask, Group, Limit, Micros, Scope, Timestamp, Touch};
 use tidegate_store::{CellKey, Clock, Request, Spend};
 
 use super::Remote;
@@ -103,7 +103,7 @@ impl Remote {
             (0..together.len()).map(|number| Scope::new(&[b"warm-up", &number.to_le_bytes()])).collect();
         let look = |(limit, scope)| {
             let cell = CellKey { scope, key: tag, tag };
-            Spend { cell, touch: Touch { limit, ask: Ask::look(), stance: Stance::Enforced } }
+            Spend { cell, touch: Touch { limit, ask: Ask::look(), group: Group::ENFORCED } }
         };
         let spends: SmallVec<[Spend<'_>; 4]> = together.iter().copied().zip(&scopes).map(look).collect();
         let alone: Vec<Request<'_>> = spends.chunks(1).take(limits.len()).map(Request::once).collect();

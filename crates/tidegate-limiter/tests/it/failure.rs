@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tidegate_core::{Ask, Limit, Micros, Rate, Scope, Stance, TokenBucket, Touch};
+use tidegate_core::{Ask, Group, Limit, Micros, Rate, Scope, TokenBucket, Touch};
 use tidegate_limiter::Source;
 use tidegate_store::conformance::Broken;
 use tidegate_store::{CellKey, ManualClock, Request, Spend};
@@ -41,7 +41,7 @@ fn decide_directly(world: &World) -> Vec<(bool, Source)> {
     let limit = Limit::TokenBucket(TokenBucket::new(rate, 2).unwrap());
     let scope = Scope::new(&[b"direct"]);
     let cell = CellKey { scope: &scope, key: b"\x01k", tag: b"\x01k" };
-    let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+    let touch = Touch { limit: &limit, ask: Ask::hits(1), group: Group::ENFORCED };
     let spend = [Spend { cell, touch }];
     let (outcomes, source) = at_once(world.limiter.decide_direct(&[Request::once(&spend); 3]).answer());
     outcomes.iter().map(|outcome| (outcome.is_admitted(), source)).collect()

@@ -37,9 +37,6 @@ fn read_in_any_order<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<
         Tells::Released | Tells::Renewed if recorded.own.lease.is_none() => {
             return Err(BadLine("it does not say which lease"));
         }
-        Tells::Penalized if recorded.own.penalty.is_none() => {
-            return Err(BadLine("it does not say which penalty"));
-        }
         Tells::Released | Tells::Renewed | Tells::Penalized => {}
         _ if !seen.has_attributes => return Err(BadLine("it has no attributes")),
         _ => {}
@@ -249,7 +246,6 @@ impl<'a> Seen<'a> {
         let own = &mut recorded.own;
         match name {
             b"under" => own.under = mark(walk.value()?),
-            b"penalty" => own.penalty = mark(walk.value()?),
             b"event" => self.event = Some(walk.value()?),
             b"amount" => self.amount = walk.value()?.integer(),
             b"age_us" => self.age = walk.value()?.integer(),

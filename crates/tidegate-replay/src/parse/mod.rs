@@ -124,7 +124,7 @@ pub enum Tells {
     Charged(u64, Option<Micros>),
     /// Cells restored to their full quota.
     Reset,
-    /// The start of a penalty.
+    /// The start of a penalty, in older logs.
     Penalized,
 }
 
@@ -163,8 +163,6 @@ pub struct Own<'a> {
     pub lease: Option<u64>,
     /// The mark of the only limit whose lease was released.
     pub under: Option<u64>,
-    /// The mark of the penalty that it caused, or that started.
-    pub penalty: Option<u64>,
     /// Whether the caller could not be asked to wait.
     pub must_go_now: bool,
     /// Whether its cost was incurred before it was known.

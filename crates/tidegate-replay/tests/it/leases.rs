@@ -86,7 +86,7 @@ fn of_what_memory_did_in_one_microsecond_the_order_is_one_that_agrees() {
 }
 
 #[test]
-fn a_penalty_begins_when_the_log_says_so_and_only_for_who_is_refused() {
+fn a_penalty_begins_with_the_refusal_also_in_logs_that_have_a_line_for_it() {
     const PUNISHED: &str = "
   - { name: punished, key: [], penalty: 10s, limits: [{ algorithm: sliding_log, limit: 2, window: 1s }] }
 ";
@@ -99,37 +99,18 @@ fn a_penalty_begins_when_the_log_says_so_and_only_for_who_is_refused() {
             0,
         )
     };
-    let begun = |at_ms: u64| {
-        let time = START * 1_000_000 + at_ms * 1_000;
-        decided(
-            &format!(
-                "{{\"time_us\":{time},\"event\":\"penalized\",\"penalty\":\"00000000000000aa\",\"n\":1}}\n"
-            ),
-            0,
-        )
-    };
-    let mark = "\"penalty\":\"00000000000000aa\",";
-    // In between another request is admitted; then none, until ten seconds after it started.
+    let time = START * 1_000_000 + 20_000;
+    let line =
+        format!("{{\"time_us\":{time},\"event\":\"penalized\",\"penalty\":\"00000000000000aa\",\"n\":1}}\n");
     let log = [
         ask(0, "admitted", ""),
         ask(10, "refused", "\"cost\":2,\"penalty\":\"00000000000000aa\","),
-        ask(15, "admitted", ""),
-        begun(20),
-        ask(10_019, "refused", ""),
-        ask(10_020, "admitted", ""),
+        decided(&line, 0),
+        ask(10_009, "refused", ""),
+        ask(10_010, "admitted", ""),
     ];
     let report = replay(&log.concat(), Format::Tidegate, PUNISHED, None);
     assert_eq!(outcome(&report), (2, 0, 0), "{:?}", report.notes);
-    // A caller admitted under other rules is not penalized, and one refused only there is penalized at once.
-    let log = [
-        ask(0, "refused", mark),
-        begun(5),
-        ask(10, "admitted", ""),
-        ask(20, "admitted", ""),
-        ask(9_000, "admitted", ""),
-    ];
-    let report = replay(&log.concat(), Format::Tidegate, PUNISHED, None);
-    assert_eq!(outcome(&report), (2, 2, 1), "{:?}", report.notes);
 }
 
 #[test]

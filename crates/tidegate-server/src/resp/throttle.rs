@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tidegate_core::{
-    Ask, Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, Stance, TokenBucket, Touch, append_part,
+    Ask, Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, Group, TokenBucket, Touch, append_part,
 };
 use tidegate_store::{CellKey, Spend};
 
@@ -132,7 +132,7 @@ impl Bucket {
     pub(crate) fn spend<'a>(&'a self, key: &'a [u8], hits: Hits) -> Spend<'a> {
         Spend {
             cell: CellKey { scope: &self.scope, key, tag: key },
-            touch: Touch { limit: &self.limit, ask: Ask::hits(hits.get()), stance: Stance::Enforced },
+            touch: Touch { limit: &self.limit, ask: Ask::hits(hits.get()), group: Group::ENFORCED },
         }
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use tidegate_core::{Ask, LeaseId, Limit, Scope, Stance, Touch, append_part};
+use tidegate_core::{Ask, Group, LeaseId, Limit, Scope, Touch, append_part};
 use tidegate_store::{CellKey, Spend};
 use tidegate_store_redis::{RedisConfig, RedisStore};
 use tidegate_testkit::Redis;
@@ -25,7 +25,7 @@ impl User {
 
     pub(crate) fn spend<'a>(&'a self, limit: &'a Limit, hits: u64, lease: u64) -> Spend<'a> {
         let lease = NonZeroU64::new(lease).map(LeaseId);
-        let touch = Touch { limit, ask: Ask { lease, ..Ask::hits(hits) }, stance: Stance::Enforced };
+        let touch = Touch { limit, ask: Ask { lease, ..Ask::hits(hits) }, group: Group::ENFORCED };
         Spend { cell: CellKey { scope: &self.scope, key: &self.key, tag: &self.key }, touch }
     }
 }

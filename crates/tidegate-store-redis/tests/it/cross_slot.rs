@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Ask, Concurrency, FixedWindow, LeaseId, Limit, Micros, Rate, RefusedHits, SlidingLog, SlidingWindow,
-    Stance, Timestamp, Touch,
+    Ask, Concurrency, FixedWindow, Group, LeaseId, Limit, Micros, Rate, RefusedHits, SlidingLog,
+    SlidingWindow, Timestamp, Touch,
 };
 use tidegate_store::{Clock, LeaseRef, Request, Spend, Store, StoreError, SystemClock};
 use tidegate_store_redis::{RedisStore, TimeSource};
@@ -140,7 +140,7 @@ async fn a_leaky_bucket_gives_no_slot_to_a_request_that_another_server_refuses()
     let queue = Target::new("queue", "q", Limit::LeakyBucket(queue));
     let full: Vec<Target> = (0..10).map(|n| Target::new("full", &n.to_string(), a_day(0))).collect();
     for full in &full {
-        let touch = Touch { limit: &queue.limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let touch = Touch { limit: &queue.limit, ask: Ask::hits(1), group: Group::ENFORCED };
         let spends = [Spend { cell: queue.cell(), touch }, full.spend(1)];
         assert!(!ask(&store, &spends).await.unwrap()[1].is_admitted());
     }
@@ -206,7 +206,7 @@ fn cells_with_room() -> Vec<Target> {
 
 fn with_lease(target: &Target, number: u64) -> Spend<'_> {
     let lease = NonZeroU64::new(number).map(LeaseId);
-    let touch = Touch { limit: &target.limit, ask: Ask { lease, ..Ask::hits(1) }, stance: Stance::Enforced };
+    let touch = Touch { limit: &target.limit, ask: Ask { lease, ..Ask::hits(1) }, group: Group::ENFORCED };
     Spend { cell: target.cell(), touch }
 }
 

@@ -8,8 +8,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use tidegate_core::{
-    Ask, Charge, FixedWindow, Fold, Hits, LeaseId, Limit, Micros, Outcome, Over, Scope, Stance, Timestamp,
-    Touch,
+    Ask, Charge, FixedWindow, Fold, Group, Hits, LeaseId, Limit, Micros, Outcome, Over, RefusedHits, Scope,
+    SlidingLog, Stance, Timestamp, Touch,
 };
 use tidegate_store::conformance::Subject;
 use tidegate_store::{
@@ -56,12 +56,20 @@ struct History {
     /// Takes turns with `limit`.
     changed: Option<Limit>,
     beside: Option<Beside>,
+    /// Starts when `limit` refuses.
+    penalty: Option<Penalty>,
     random: Random,
 }
 
 /// A cell that every request of a history touches too.
 struct Beside {
     key: Vec<u8>,
+    limit: Limit,
+    stance: Stance,
+}
+
+struct Penalty {
+    scope: Scope,
     limit: Limit,
 }
 
@@ -99,8 +107,15 @@ impl History {
         let beside = (touched == Touched::TwoCells).then(|| Beside {
             key: [b"beside", &seed.to_be_bytes()[..]].concat(),
             limit: any_limit(random.below(6), span, &mut random),
+            stance: *random.pick(&[Stance::Enforced, Stance::Enforced, Stance::Shadow, Stance::AnyOf]),
         });
-        History { scope, key: seed.to_be_bytes().to_vec(), limit, changed, beside, random }
+        let penalty = (random.below(4) == 0).then(|| {
+            let span = Micros::new(span.get() * 3);
+            let log = SlidingLog::new(1, span, Micros::ZERO, RefusedHits::Forget).unwrap();
+            let scope = Scope::new(&[b"differential", &kind.to_be_bytes(), b"penalty"]);
+            Penalty { scope, limit: Limit::SlidingLog(log) }
+        });
+        History { scope, key: seed.to_be_bytes().to_vec(), limit, changed, beside, penalty, random }
     }
 
     fn next_move(&mut self) -> Move {
@@ -126,6 +141,8 @@ impl History {
         let over = *self.random.pick(&[Over::Refuse, Over::Refuse, Over::Cap, Over::Debt, Over::Charge]);
         // Equal ones take no lease, nor does one that pays for what is over.
         let may_lease = equal == 1 && over != Over::Charge;
+        // Nor do equal ones charge under a rule with a penalty.
+        let equal = if over == Over::Charge && self.penalty.is_some() { 1 } else { equal };
         let lease = (self.random.below(5) > 0 && may_lease).then(|| self.lease());
         (Ask { hits, lease, over }, NonZeroU32::new(equal).unwrap())
     }
@@ -139,28 +156,36 @@ impl History {
     }
 
     fn spend(&self, ask: Ask) -> Spend<'_> {
-        Spend { cell: self.cell(), touch: Touch { limit: &self.limit, ask, stance: Stance::Enforced } }
+        Spend { cell: self.cell(), touch: Touch { limit: &self.limit, ask, group: Group::ENFORCED } }
     }
 
     /// All that a request spends.
     fn spends(&self, ask: Ask) -> Vec<Spend<'_>> {
-        let beside = self.beside.iter().map(|Beside { key, limit }| Spend {
+        let beside = self.beside.iter().map(|Beside { key, limit, stance }| Spend {
             cell: CellKey { scope: &self.scope, key, tag: key },
             touch: Touch {
                 limit,
                 ask: Ask { hits: ask.hits.min(Hits::ONE), ..ask },
-                stance: Stance::Enforced,
+                group: Group::new(1, *stance),
             },
         });
-        [self.spend(ask)].into_iter().chain(beside).collect()
+        let penalty = self.penalty.iter().map(|Penalty { scope, limit }| Spend {
+            cell: CellKey { scope, key: &self.key, tag: &self.key },
+            touch: Touch { limit, ask: Ask::look(), group: Group::ENFORCED.penalty() },
+        });
+        [self.spend(ask)].into_iter().chain(beside).chain(penalty).collect()
     }
 
     fn cells(&self) -> impl Iterator<Item = (CellKey<'_>, &Limit)> {
         let beside = self
             .beside
             .iter()
-            .map(|Beside { key, limit }| (CellKey { scope: &self.scope, key, tag: key }, limit));
-        [(self.cell(), &self.limit)].into_iter().chain(beside)
+            .map(|Beside { key, limit, .. }| (CellKey { scope: &self.scope, key, tag: key }, limit));
+        let penalty = self
+            .penalty
+            .iter()
+            .map(|Penalty { scope, limit }| (CellKey { scope, key: &self.key, tag: &self.key }, limit));
+        [(self.cell(), &self.limit)].into_iter().chain(beside).chain(penalty)
     }
 }
 
@@ -280,7 +305,7 @@ async fn act(store: &dyn Store, histories: &[History], moves: &[Move]) -> Vec<An
 /// A cell whose full quota is back may be gone or not, which makes a difference once the clock steps back.
 async fn forget_idle_cells(pair: &Pair, histories: &[History]) {
     for (cell, limit) in histories.iter().flat_map(History::cells) {
-        let touch = Touch { limit, ask: Ask::look(), stance: Stance::Enforced };
+        let touch = Touch { limit, ask: Ask::look(), group: Group::ENFORCED };
         let spends = [Spend { cell, touch }];
         // Both look: a look drops what has ended, which a clock that steps back would bring back.
         pair.redis.store.decide(&[Request::once(&spends)]).answer().await.unwrap();

@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tidegate_core::{
-    Ask, Concurrency, FixedWindow, LeakyBucket, LeaseId, Limit, Micros, Rate, RefusedHits, SlidingLog,
-    SlidingWindow, Stance, TokenBucket, Touch,
+    Ask, Concurrency, FixedWindow, Group, LeakyBucket, LeaseId, Limit, Micros, Rate, RefusedHits, SlidingLog,
+    SlidingWindow, TokenBucket, Touch,
 };
 use tidegate_store::{Request, Spend, Store};
 use tidegate_store_redis::RedisStore;
@@ -37,7 +37,7 @@ async fn use_it(store: &RedisStore, target: &Target) -> Micros {
     for number in 1..=3 {
         let lease = Some(LeaseId(NonZeroU64::new(number).unwrap()));
         let ask_for = Ask { lease, ..Ask::hits(1) };
-        let touch = Touch { limit: &target.limit, ask: ask_for, stance: Stance::Enforced };
+        let touch = Touch { limit: &target.limit, ask: ask_for, group: Group::ENFORCED };
         let outcomes = ask(store, &[Spend { cell: target.cell(), touch }]).await.unwrap();
         assert!(outcomes[0].is_admitted());
         reset_after = outcomes[0].reset_after;

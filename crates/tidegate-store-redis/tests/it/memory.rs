@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use tidegate_core::{Ask, Concurrency, LeaseId, Limit, Micros, RefusedHits, SlidingLog, Stance, Touch};
+use tidegate_core::{Ask, Concurrency, Group, LeaseId, Limit, Micros, RefusedHits, SlidingLog, Touch};
 use tidegate_store::{Request, Spend, Store};
 use tidegate_testkit::Redis;
 
@@ -55,7 +55,7 @@ async fn fifty_leases_take_less_than_twenty_four_bytes_each() {
     for number in 1..=50 {
         let lease = Some(LeaseId(NonZeroU64::new(number << 32).unwrap()));
         let touch =
-            Touch { limit: &target.limit, ask: Ask { lease, ..Ask::hits(1) }, stance: Stance::Enforced };
+            Touch { limit: &target.limit, ask: Ask { lease, ..Ask::hits(1) }, group: Group::ENFORCED };
         let spends = [Spend { cell: target.cell(), touch }];
         let outcomes = store.decide(&[Request::once(&spends)]).answer().await.unwrap();
         assert!(outcomes[0].is_admitted());

@@ -4,8 +4,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use tidegate_core::{
-    Ask, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Outcome, Over, Rate,
-    RefusedHits, SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch, Verdict,
+    Ask, Concurrency, FixedWindow, Group, Hits, LeakyBucket, LeaseId, Limit, Micros, Outcome, Over, Rate,
+    RefusedHits, SlidingLog, SlidingWindow, Timestamp, TokenBucket, Touch, Verdict,
 };
 use tidegate_store::{LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Request, Spend, Store};
 use tidegate_testkit::resp::Value;
@@ -26,7 +26,7 @@ async fn on_both(test: impl AsyncFn(&dyn Store, &ManualClock)) {
 }
 
 async fn decide(store: &dyn Store, target: &Target, ask: Ask) -> Outcome {
-    let touch = Touch { limit: &target.limit, ask, stance: Stance::Enforced };
+    let touch = Touch { limit: &target.limit, ask, group: Group::ENFORCED };
     let spends = [Spend { cell: target.cell(), touch }];
     store.decide(&[Request::once(&spends)]).answer().await.unwrap()[0]
 }
@@ -178,7 +178,7 @@ async fn twenty_thousand_leases_cost_what_ten_do_and_always_expire() {
         let touches: Vec<[Spend<'_>; 1]> = (0..500)
             .map(|_| {
                 next += 1;
-                let touch = Touch { limit: &target.limit, ask: leasing(next), stance: Stance::Enforced };
+                let touch = Touch { limit: &target.limit, ask: leasing(next), group: Group::ENFORCED };
                 [Spend { cell: target.cell(), touch }]
             })
             .collect();
@@ -334,7 +334,7 @@ async fn a_call_that_notes_refusals_weighs_what_it_costs() {
         let limit = Limit::Concurrency(Concurrency::new(500, hour, refused).unwrap());
         let target = Target::new(&format!("{refused:?}"), "42", limit);
         let spend = |number| {
-            let touch = Touch { limit: &target.limit, ask: leasing(number), stance: Stance::Enforced };
+            let touch = Touch { limit: &target.limit, ask: leasing(number), group: Group::ENFORCED };
             [Spend { cell: target.cell(), touch }]
         };
         let spends: Vec<[Spend<'_>; 1]> = (1..=500 + 30).map(spend).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{
-    Ask, FixedWindow, Limit, Micros, Outcome, Rate, Scope, Stance, Timestamp, TokenBucket, Touch, append_part,
+    Ask, FixedWindow, Group, Limit, Micros, Outcome, Rate, Scope, Timestamp, TokenBucket, Touch, append_part,
 };
 use tidegate_store::conformance::Subject;
 use tidegate_store::{CellKey, ManualClock, Request, Spend, Store, StoreError};
@@ -73,7 +73,7 @@ impl Target {
     }
 
     pub(crate) fn spend(&self, hits: u64) -> Spend<'_> {
-        let touch = Touch { limit: &self.limit, ask: Ask::hits(hits), stance: Stance::Enforced };
+        let touch = Touch { limit: &self.limit, ask: Ask::hits(hits), group: Group::ENFORCED };
         Spend { cell: self.cell(), touch }
     }
 }

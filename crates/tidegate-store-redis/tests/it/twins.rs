@@ -4,8 +4,8 @@
 use std::num::NonZeroU64;
 
 use tidegate_core::{
-    Ask, Cell, Charge, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Outcome, Rate,
-    RefusedHits, Scope, SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch, decide_request,
+    Ask, Cell, Charge, Concurrency, FixedWindow, Group, Hits, LeakyBucket, LeaseId, Limit, Micros, Outcome,
+    Rate, RefusedHits, Scope, SlidingLog, SlidingWindow, Timestamp, TokenBucket, Touch, decide_request,
 };
 use tidegate_store::conformance::Subject;
 use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, Request, Spend, Store};
@@ -169,7 +169,7 @@ async fn act(
             let ask = |_| {
                 let hits = if many > 3 { Hits::ONE } else { hits };
                 let lease = (random.below(5) > 0).then(|| lease(random));
-                Touch { limit, ask: Ask { lease, ..Ask::hits(hits.get()) }, stance: Stance::Enforced }
+                Touch { limit, ask: Ask { lease, ..Ask::hits(hits.get()) }, group: Group::ENFORCED }
             };
             let touches: Vec<Touch<'_>> = (0..many).map(ask).collect();
             decide(subject, twin, &touches, now).await

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use tidegate_core::{
-    Ask, Charge, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Over, Rate,
+    Ask, Charge, Concurrency, FixedWindow, Group, Hits, LeakyBucket, LeaseId, Limit, Micros, Over, Rate,
     RefusedHits, Scope, SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch,
 };
 
@@ -27,7 +27,7 @@ struct Planned {
     /// The other sliding algorithm, which takes turns with a sliding limit: a changed number may change the algorithm, and the
     /// cell keeps what was counted.
     changed: Option<Limit>,
-    stance: Stance,
+    group: Group,
 }
 
 #[derive(Debug)]
@@ -82,8 +82,7 @@ impl History {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let scale = *random.pick(&[1_000, 1_000_000, 60_000_000, 5_000_000_000]);
         let start = Timestamp::from_micros(1_800_000_000_000_000 + random.below(1_000_000_000_000));
-        let cells =
-            (0..CELLS).map(|number| Planned::generate(seed, number, scale, start, &mut random)).collect();
+        let cells = any_cells(seed, scale, start, &mut random);
         let mut history = History { seed, start, steps: vec![], cells };
         for turn in 0..STEPS {
             let step = history.any_step(turn, scale, &mut random);
@@ -114,7 +113,14 @@ impl History {
     }
 
     fn any_request(&self, random: &mut Random) -> AnyRequest {
-        let cells = (0..self.cells.len()).filter(|_| random.below(2) == 0).collect();
+        let mut cells: Vec<usize> = (0..CELLS as usize).filter(|_| random.below(2) == 0).collect();
+        let penalties = CELLS as usize..self.cells.len();
+        let is_asked = |place: &usize, cells: &[usize]| {
+            cells.iter().any(|cell| {
+                self.cells[*cell].group == Group { is_penalty: false, ..self.cells[*place].group }
+            })
+        };
+        cells.extend(penalties.filter(|place| is_asked(place, &cells)).collect::<Vec<_>>());
         let hits = match random.below(12) {
             0 => 0,
             1 => random.below(20),
@@ -129,6 +135,14 @@ impl History {
         };
         let count = u32::try_from(count).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
         let over = [any_over(random), any_over(random)];
+        // Equal requests charge nothing under a rule with a penalty; and where refused ones count there, which of them starts it
+        // is not said.
+        let asks = |is_one: fn(&Planned) -> bool| cells.iter().any(|cell| is_one(&self.cells[*cell]));
+        let counts = asks(|cell| {
+            [Some(&cell.limit), cell.changed.as_ref()].into_iter().flatten().any(Limit::counts_refused)
+        });
+        let may_start = (counts || over.contains(&Over::Charge)) && asks(|cell| cell.group.is_penalty);
+        let count = if may_start { NonZeroU32::MIN } else { count };
         AnyRequest { cells, hits, count, over }
     }
 
@@ -143,14 +157,18 @@ impl History {
             // Folded requests take no lease, because each would need its own; nor does a charge, because what it pays for is over.
             let lease = (count.get() == 1 && !over.contains(&Over::Charge)).then(|| lease_id(turn));
             let ask = |place: usize| Ask { hits: Hits::new(*hits), lease, over: over[place.min(1)] };
-            cells.iter().enumerate().map(|(place, cell)| self.spend(*cell, ask(place), turn)).collect()
+            let ask = |(place, cell): (usize, &usize)| match self.cells[*cell].group.is_penalty {
+                true => self.spend(*cell, Ask::look(), turn),
+                false => self.spend(*cell, ask(place), turn),
+            };
+            cells.iter().enumerate().map(ask).collect()
         };
         requests.iter().map(of).collect()
     }
 
     fn spend(&self, cell: usize, ask: Ask, turn: usize) -> Spend<'_> {
-        let (cell, limit, stance) = (self.cells[cell].key(), self.limit(cell, turn), self.cells[cell].stance);
-        Spend { cell, touch: Touch { limit, ask, stance } }
+        let Planned { group, .. } = self.cells[cell];
+        Spend { cell: self.cells[cell].key(), touch: Touch { limit: self.limit(cell, turn), ask, group } }
     }
 
     pub(super) fn refund(&self, cell: usize, hits: u64, age: Micros, turn: usize) -> Refund<'_> {
@@ -181,28 +199,50 @@ impl History {
         LeaseRef { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, id: lease_id(turn) }
     }
 
-    pub(super) fn limits(&self) -> Vec<(&Limit, Option<&Limit>, Stance)> {
-        self.cells.iter().map(|cell| (&cell.limit, cell.changed.as_ref(), cell.stance)).collect()
+    pub(super) fn limits(&self) -> Vec<(&Limit, Option<&Limit>, Group)> {
+        self.cells.iter().map(|cell| (&cell.limit, cell.changed.as_ref(), cell.group)).collect()
     }
 }
 
-impl Planned {
-    fn generate(seed: u64, number: u64, scale: u64, start: Timestamp, random: &mut Random) -> Self {
+/// The cells of a few rules, some of which have several limits or a penalty. Penalties come last.
+fn any_cells(seed: u64, scale: u64, start: Timestamp, random: &mut Random) -> Vec<Planned> {
+    let (mut cells, mut penalties, mut group) = (Vec::new(), Vec::new(), Group::ENFORCED);
+    // Binary keys, some of which share a tag.
+    let key = |number: u64| vec![0, b'{', 0xff, b'}', number as u8, seed as u8];
+    let mut tag = Vec::new();
+    for number in 0..CELLS {
         let limit = any_limit(scale, start, random);
-        let scope = Scope::new(&[
-            b"conformance",
-            &seed.to_be_bytes(),
-            &number.to_be_bytes(),
-            limit.algorithm().family().as_bytes(),
-        ]);
-        // Binary keys, some of which share a tag.
-        let key = vec![0, b'{', 0xff, b'}', number as u8, seed as u8];
-        let tag = if random.below(2) == 0 { key.clone() } else { b"together".to_vec() };
-        let stance = if random.below(5) == 0 { Stance::Advisory } else { Stance::Enforced };
+        if number == 0 || random.below(3) > 0 {
+            let stance = match random.below(8) {
+                0 | 1 => Stance::Shadow,
+                2 => Stance::AnyOf,
+                _ => Stance::Enforced,
+            };
+            group = Group::new(number as u16, stance);
+            tag = if random.below(2) == 0 { key(number) } else { b"together".to_vec() };
+            if stance != Stance::AnyOf && random.below(3) == 0 {
+                let span = Micros::new(scale * 3);
+                let log = SlidingLog::new(1, span, Micros::ZERO, RefusedHits::Forget);
+                let limit = Limit::SlidingLog(log.expect("a fine log"));
+                let scope = scope(seed, CELLS + number, &limit);
+                let (key, tag, group) = (key(CELLS + number), tag.clone(), group.penalty());
+                penalties.push(Planned { scope, key, tag, limit, changed: None, group });
+            }
+        }
         let changed = if random.below(3) == 0 { None } else { the_other_sliding(&limit, random) };
-        Planned { scope, key, tag, limit, changed, stance }
+        let scope = scope(seed, number, &limit);
+        cells.push(Planned { scope, key: key(number), tag: tag.clone(), limit, changed, group });
     }
+    cells.extend(penalties);
+    cells
+}
 
+fn scope(seed: u64, number: u64, limit: &Limit) -> Scope {
+    let family = limit.algorithm().family().as_bytes();
+    Scope::new(&[b"conformance", &seed.to_be_bytes(), &number.to_be_bytes(), family])
+}
+
+impl Planned {
     fn key(&self) -> CellKey<'_> {
         CellKey { scope: &self.scope, key: &self.key, tag: &self.tag }
     }

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use tidegate_core::{
-    Ask, FixedWindow, Hits, Limit, Micros, Rate, RefusedHits, Scope, SlidingLog, SlidingWindow, Stance,
+    Ask, FixedWindow, Group, Hits, Limit, Micros, Rate, RefusedHits, Scope, SlidingLog, SlidingWindow,
     Timestamp, TokenBucket, Touch,
 };
 
@@ -64,7 +64,7 @@ async fn give_back(store: &dyn Store, refunds: &[Refund<'_>]) {
 }
 
 async fn left(store: &dyn Store, cell: CellKey<'_>, limit: &Limit, hits: u64) -> u64 {
-    let touch = Touch { limit, ask: Ask::hits(hits), stance: Stance::Enforced };
+    let touch = Touch { limit, ask: Ask::hits(hits), group: Group::ENFORCED };
     let spends = [Spend { cell, touch }];
     let batch = [Request::once(&spends)];
     store.decide(&batch).answer().await.expect("the store answers")[0].remaining

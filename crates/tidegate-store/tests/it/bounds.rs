@@ -1,6 +1,6 @@
 use tidegate_core::{
-    Ask, Concurrency, FixedWindow, LeaseId, Limit, Micros, Outcome, Rate, RefusedHits, Scope, SlidingLog,
-    SlidingWindow, Stance, Timestamp, TokenBucket, Touch,
+    Ask, Concurrency, FixedWindow, Group, LeaseId, Limit, Micros, Outcome, Rate, RefusedHits, Scope,
+    SlidingLog, SlidingWindow, Timestamp, TokenBucket, Touch,
 };
 use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
 
@@ -21,7 +21,7 @@ fn ask_for(store: &MemoryStore<ManualClock>, limit: &Limit, key: u64, hits: u64)
     let scope = Scope::new(&[limit.algorithm().family().as_bytes()]);
     let key = key.to_be_bytes();
     let lease = Some(LeaseId(std::num::NonZeroU64::MIN));
-    let touch = Touch { limit, ask: Ask { lease, ..Ask::hits(hits) }, stance: Stance::Enforced };
+    let touch = Touch { limit, ask: Ask { lease, ..Ask::hits(hits) }, group: Group::ENFORCED };
     let spends = [Spend { cell: CellKey { scope: &scope, key: &key, tag: &key }, touch }];
     let Reply::Now(Ok(outcomes)) = store.decide(&[Request::once(&spends)]) else { panic!("memory answers") };
     outcomes[0]

@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_core::{Ask, FixedWindow, Hits, Limit, Micros, Scope, Stance, Timestamp, Touch};
+use tidegate_core::{Ask, FixedWindow, Group, Hits, Limit, Micros, Scope, Timestamp, Touch};
 use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
 
 fn window(limit: u64) -> Limit {
@@ -13,7 +13,7 @@ fn passes(store: &MemoryStore<ManualClock>, cells: &[(&Scope, &[u8], &Limit)]) -
         .iter()
         .map(|(scope, key, limit)| Spend {
             cell: CellKey { scope, key, tag: key },
-            touch: Touch { limit, ask: Ask::hits(1), stance: Stance::Enforced },
+            touch: Touch { limit, ask: Ask::hits(1), group: Group::ENFORCED },
         })
         .collect();
     let Reply::Now(Ok(outcomes)) = store.decide(&[Request::once(&spends)]) else { panic!("memory answers") };

@@ -1,7 +1,7 @@
 //! A refusal is repeated by the node that heard it: cheaply, for a second at most, and never wrongly.
 
 use tidegate_core::{Micros, Outcome};
-use tidegate_limiter::{Decision, Source, SpentAt};
+use tidegate_limiter::{Decision, LimitReport, Source, SpentAt};
 
 use super::store::Weather;
 use super::{Fleet, Setting};
@@ -315,7 +315,7 @@ fn the_deny_cache_hides_no_refusal_from_a_cell_that_counts_them() {
 }
 
 #[test]
-fn a_refusal_that_is_repeated_here_after_a_penalty_ended_begins_the_next_one_once() {
+fn a_refusal_after_a_penalty_ended_goes_to_the_store_and_begins_the_next_one_once() {
     let rules = "- { name: a, key: [user], penalty: 1s,
         limits: [{ algorithm: sliding_log, limit: 4, window: 2s }] }";
     let fleet = Fleet::new(rules, Setting { nodes: 1, latency: (250, 250), ..Setting::default() });
@@ -327,13 +327,12 @@ fn a_refusal_that_is_repeated_here_after_a_penalty_ended_begins_the_next_one_onc
     assert_eq!(node.check("one").source, Source::Store, "both still refuse");
     fleet.run_for_millis(620);
     node.link.forget_calls();
+    assert_eq!(node.check("one").source, Source::Store, "the penalty is over, the limit is not");
     for _ in 0..100 {
-        assert_eq!(node.check("one").source, Source::DenyCache, "the penalty is over, the limit is not");
+        assert_eq!(node.check("one").source, Source::DenyCache, "the next one has begun");
     }
+    assert_eq!(node.link.calls(), 1);
     fleet.run_for_millis(300);
-    let others = node.link.seen.lock().unwrap().others.clone();
-    let charges = others.iter().filter(|(_, call)| *call == "charge").count();
-    assert_eq!(charges, 1, "the penalty is charged once");
     let refused = node.check("one");
     assert!(!refused.allowed, "there is room, but the penalty has begun anew");
     let wait = refused.retry_after().unwrap().as_millis();
@@ -341,21 +340,28 @@ fn a_refusal_that_is_repeated_here_after_a_penalty_ended_begins_the_next_one_onc
 }
 
 #[test]
-fn usage_asks_every_cell_though_one_of_them_is_known_to_be_refused() {
-    let rules = "\
-- { name: small, key: [user], limits: [{ algorithm: fixed_window, limit: 2, window: 1h }] }
-- { name: large, key: [], limits: [{ algorithm: fixed_window, limit: 100, window: 1h }] }
-";
-    let fleet = Fleet::new(rules, Setting { nodes: 2, ..Setting::default() });
-    let [here, there] = &fleet.nodes[..] else { panic!("two nodes") };
-    here.check_cost("one", 2);
-    assert!(!here.check("one").allowed, "and this node remembers it");
-    there.check_cost("two", 2);
-    let limiter = here.limiter.clone();
-    let usage = fleet.executor.start(async move {
-        let entries: [(&str, &[u8]); 1] = [("user", b"one")];
-        limiter.usage("api", tidegate_rules::Descriptor { entries: &entries }).await.unwrap()
-    });
-    let left: Vec<u64> = usage.wait().cells.iter().map(|cell| cell.outcome.remaining).collect();
-    assert_eq!(left, [0, 96], "what the other node has spent counts");
+fn a_refusal_known_of_one_rule_keeps_no_penalty_of_another_from_starting() {
+    let rules = "
+- { name: everybody, key: [], limits: [{ algorithm: fixed_window, limit: 3, window: 1h }] }
+- { name: login, key: [user], penalty: 5m, limits: [{ algorithm: sliding_log, limit: 2, window: 1m }] }";
+    let fleet = Fleet::new(rules, Setting { nodes: 1, latency: (250, 250), ..Setting::default() });
+    let node = &fleet.nodes[0];
+    let is_punished = |decision: &Decision| {
+        let is_penalty = |limit: &LimitReport| limit.window == Some(Micros::from_secs(300));
+        decision.reports().iter().any(|one| one.is_refusal() && one.limit().is_some_and(is_penalty))
+    };
+    assert!(node.check("x").allowed && node.check("x").allowed && node.check("y").allowed);
+    let refused = node.check("y");
+    assert!(!refused.allowed && !is_punished(&refused), "only the limit of everybody refuses");
+    // That limit is known to refuse, and so does the caller's own.
+    assert!(is_punished(&node.check("x")));
+    node.link.forget_calls();
+    for _ in 0..100 {
+        assert_eq!(
+            node.check("x").source,
+            Source::DenyCache,
+            "its penalty is known, and nothing more can start"
+        );
+    }
+    assert_eq!(node.link.calls(), 0);
 }

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate_core::{Ask, Charge, Hits, LeaseId, Limit, Micros, Scope, Stance, Timestamp, Touch};
+use tidegate_core::{Ask, Charge, Group, Hits, LeaseId, Limit, Micros, Scope, Timestamp, Touch};
 use tidegate_store::{
     BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Record,
     Refund, RefundId, Reply, Request, Spend, Stamped, Store, StoreError,
@@ -195,17 +195,17 @@ impl OwnCell {
 struct OwnSpend {
     cell: OwnCell,
     ask: Ask,
-    stance: Stance,
+    group: Group,
 }
 
 impl OwnSpend {
     fn of(spend: &Spend<'_>) -> Self {
-        let Touch { limit, ask, stance } = spend.touch;
-        OwnSpend { cell: OwnCell::of(spend.cell, limit), ask, stance }
+        let Touch { limit, ask, group } = spend.touch;
+        OwnSpend { cell: OwnCell::of(spend.cell, limit), ask, group }
     }
 
     fn spend(&self) -> Spend<'_> {
-        let touch = Touch { limit: &self.cell.limit, ask: self.ask, stance: self.stance };
+        let touch = Touch { limit: &self.cell.limit, ask: self.ask, group: self.group };
         Spend { cell: self.cell.key(), touch }
     }
 }

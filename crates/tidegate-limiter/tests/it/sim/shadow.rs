@@ -26,13 +26,13 @@ fn a_shadow_rule_with_several_limits_counts_what_enforcing_it_would_refuse() {
 }
 
 #[test]
-fn a_flood_that_a_shadow_rule_would_refuse_costs_few_refunds() {
+fn a_flood_that_a_shadow_rule_would_refuse_costs_no_refunds() {
     let rule = "- { name: a, key: [user], shadow: true, limits: [1/s, 1000000/h] }";
     let fleet = Fleet::running(rule, Setting::default());
     let floods: Vec<_> = (0..2_000).map(|_| fleet.nodes[0].start("42")).collect();
     floods.into_iter().for_each(|flood| drop(flood.wait()));
     fleet.run_for_millis(100);
     let seen = fleet.nodes[0].link.seen.lock().unwrap();
-    let refunds = seen.others.iter().filter(|(_, name)| *name == "refund").count();
-    assert!((1..=5).contains(&refunds), "{refunds}");
+    assert!(seen.others.iter().all(|(_, name)| *name != "refund"), "nothing is corrected afterwards");
+    assert!(seen.decides.len() <= 50, "equal requests are one item: {}", seen.decides.len());
 }
