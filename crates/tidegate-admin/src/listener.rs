@@ -47,6 +47,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const MOST_HEAD_BYTES: usize = 16 * 1024;
 const MOST_HEADERS: usize = 64;
+/// Bytes that a connection may buffer in each direction: hyper's default is 400 KiB, and unfinished uploads fill them.
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// The system closes a connection whose peer has acknowledged no data for this long.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -305,6 +307,7 @@ async fn serve_http(
         .header_read_timeout(HEAD_TIMEOUT)
         .max_header_size(MOST_HEAD_BYTES)
         .max_headers(MOST_HEADERS)
+        .max_buf_size(BUFFER_BYTES)
         .serve_connection(TokioIo::new(HalfClosed::new(stream, answering)), service);
     let mut connection = pin!(connection);
     tokio::select! {

@@ -85,6 +85,15 @@ impl Scrape {
         Scrape { families }
     }
 
+    /// The same without the series that have this label.
+    #[must_use]
+    pub fn without(mut self, label: &str) -> Scrape {
+        for family in &mut self.families {
+            family.samples.retain(|sample| sample.label(label).is_none());
+        }
+        self
+    }
+
     /// The family of this name.
     #[must_use]
     pub fn family(&self, name: &str) -> Option<&Family> {

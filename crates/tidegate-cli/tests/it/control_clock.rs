@@ -3,7 +3,7 @@
 use serde_json::json;
 use tidegate_testkit::{Redis, SteppedClock, eventually, http};
 
-use crate::control_world::{Node, PATIENCE, rules_of};
+use crate::control_world::{Node, PATIENCE, TOKEN, rules_of};
 
 const HOUR_S: i64 = 3_600;
 
@@ -42,4 +42,21 @@ fn a_clock_that_was_ahead_has_ended_no_ban_and_no_token_for_good() {
 
     clock.set_ahead_of_the_machine(0);
     eventually("both are back", PATIENCE, || !node.allows("7") && with_token(&node, &token) == 200);
+}
+
+#[test]
+fn guesses_are_limited_by_a_clock_that_cannot_be_set() {
+    const DAY_S: i64 = 24 * HOUR_S;
+    let clock = SteppedClock::new();
+    let env = clock.env();
+    let env = env.each_ref().map(|(name, path)| (*name, path.to_str().unwrap()));
+    let node = Node::start_with("", &env);
+    let looked_at = |guesses: usize| (0..guesses).filter(|_| with_token(&node, "a-guess") == 401).count();
+    // One is given back every six seconds: a slow machine may have some more.
+    assert!(looked_at(30) < 20);
+    clock.set_ahead_of_the_machine(DAY_S);
+    assert!(looked_at(30) < 10, "a day ahead would have given all ten back");
+    clock.set_ahead_of_the_machine(-DAY_S);
+    let right = || with_token(&node, TOKEN) == 200;
+    eventually("one is given back in six seconds, not in two days", PATIENCE, right);
 }

@@ -196,6 +196,35 @@ fn nginx_answers_503_where_a_closed_rule_has_no_store() {
 }
 
 #[test]
+fn nginx_answers_503_to_what_is_shed() {
+    let (dir, upstream) = (TempDir::new().unwrap(), Upstream::start());
+    let rules = "domain: gateway\nrules: [{ name: all, key: [], limits: [100000/hour] }]\n";
+    fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+    let config = dir.path().join("tidegate.yaml");
+    fs::write(&config, "rules: { paths: [rules.yaml] }\nshedding: { workers: 1000 }\n").unwrap();
+    let args = [&FREE_PORTS[..], &["--config", config.to_str().unwrap()]].concat();
+    let mut server = TidegateServer::start(BINARY, &args);
+    for file in ["nginx/auth_request.conf", "nginx/sticky.conf"] {
+        let gateway = nginx(
+            file,
+            &[
+                ("127.0.0.1:8080", server.addr("http").to_string()),
+                ("127.0.0.1:3000", upstream.addr().to_string()),
+            ],
+        );
+        // Repeatedly: what was reported counts for some seconds, and nginx lets pass what takes longer than its 100 ms.
+        let shed = || {
+            let busy = r#"{"in_use":20,"capacity":20}"#;
+            assert_eq!(http::post_json(server.addr("http"), "/v1/utilization", busy).status, 200);
+            let status = get(gateway.addr(), "/", &[]).status;
+            assert_ne!(status, 429, "{file}: its quota is not used up");
+            (status == 503).then_some(())
+        };
+        poll(Duration::from_secs(20), shed).unwrap_or_else(|| panic!("{file}: no 503"));
+    }
+}
+
+#[test]
 fn nginx_lets_pass_while_tidegate_is_away() {
     let (mut server, upstream) = (tidegate(), Upstream::start());
     let gateway = nginx(

@@ -122,7 +122,8 @@ fn request_id_a_check_retried_through_a_pause_of_the_store_is_charged_once() {
 fn request_id_a_check_retried_through_a_long_pause_of_the_store_is_charged_once() {
     let redis = Redis::start();
     let nodes = [0, 1].map(|_| Node::ready(&redis.url(), DEFAULT, LOCAL));
-    assert_eq!(nodes.each_ref().map(|node| left(&mut node.client(), "42")), [1000; 2]);
+    let spent = || nodes.each_ref().map(|node| 1000 - look(&mut node.client(), &[("user", "42")]).remaining);
+    assert_eq!(spent(), [0; 2]);
     redis.pause();
     let passed = poll(PATIENCE, || {
         pass(Duration::from_millis(60));
@@ -131,10 +132,24 @@ fn request_id_a_check_retried_through_a_long_pause_of_the_store_is_charged_once(
     assert!(passed.is_some(), "it passes by its share");
     pass(Duration::from_millis(2_500));
     redis.resume();
-    let spent = || nodes.each_ref().map(|node| 1000 - left(&mut node.client(), "42"));
     eventually("it is charged", PATIENCE, || spent() == [1; 2]);
     assert_eq!(post(nodes[1].http, "/v1/check", &named("42", "r-1")).0, 200);
     assert_eq!(spent(), [1; 2]);
+}
+
+/// The node pays while the store stands still, and has long stopped listening when the store goes on.
+#[test]
+fn what_is_owed_and_paid_into_a_long_pause_of_the_store_is_charged() {
+    let redis = Redis::start();
+    // So long that the pause is overload at first: then debts are paid at once.
+    let node = Node::ready(&redis.url(), "1s", LOCAL);
+    let (mut client, user) = (node.client(), [("user", "42")]);
+    assert_eq!(look(&mut client, &user).remaining, 1000);
+    redis.pause();
+    assert_eq!(check(&mut client, &user, 1).source, "overload_local");
+    pass(Duration::from_secs(6));
+    redis.resume();
+    eventually("it is charged", PATIENCE, || look(&mut client, &user).remaining == 999);
 }
 
 /// The store has the first answer and cannot say so in time: nobody may decide anew.
@@ -302,6 +317,9 @@ fn a_master_without_its_replicas_decides_nothing_and_its_nodes_fall_back() {
     redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let answer = check(&mut client, &[("user", "42")], 1);
     assert_eq!((answer.allowed, answer.source.as_str()), (false, "fallback_closed"));
+    eventually("the reason is named", PATIENCE, || {
+        node.metric(r#"tidegate_store_call_failures_total{reason="no_replicas"}"#) > 0.0
+    });
     redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     assert_eq!(look(&mut client, &[("user", "42")]).remaining, 999);
 }

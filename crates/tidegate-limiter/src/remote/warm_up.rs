@@ -1,12 +1,13 @@
 //! Before a core takes requests: connects, loads the scripts of the rules, and learns the fleet size.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Ask, Group, Limit, Micros, Scope, Timestamp, Touch};
-use tidegate_store::{CellKey, Clock, Request, Spend};
+use tidegate_core::{Algorithm, Ask, Charge, Group, Hits, LeaseId, Limit, Micros, Scope, Timestamp, Touch};
+use tidegate_store::{CellCharge, CellKey, Clock, LeaseRef, Request, Spend};
 
 use super::Remote;
 use crate::lease_key::LeaseKeys;
@@ -70,12 +71,21 @@ impl Remote {
                 kinds.push(&limit.limit);
             }
         }
-        for set in sets_of(&kinds) {
+        let sets = sets_of(&kinds);
+        for set in &sets {
             for tag in &tags {
                 if self.clock.now() >= until {
                     return;
                 }
-                self.look_at(&set, tag.as_bytes()).await;
+                self.look_at(set, tag.as_bytes()).await;
+            }
+        }
+        for set in &sets {
+            for tag in &tags {
+                if self.clock.now() >= until {
+                    return;
+                }
+                self.change_nothing(set, tag.as_bytes()).await;
             }
         }
     }
@@ -93,6 +103,23 @@ impl Remote {
             }
         }
         tags.into_iter().flatten().collect()
+    }
+
+    /// Charges limits of these kinds with nothing, and releases no lease of them. What is owed to a store may be paid while it
+    /// stands still: if it did not know the script, it would say so when nobody hears it any more.
+    async fn change_nothing(&self, limits: &[&Limit], tag: &[u8]) {
+        let scope = Scope::new(&[b"warm-up"]);
+        let cell = CellKey { scope: &scope, key: tag, tag };
+        let charge = Charge { age: LONG_AGO, ..Charge::now(Hits::ZERO) };
+        let charges: Vec<CellCharge<'_>> =
+            limits.iter().map(|limit| CellCharge { cell, limit, charge }).collect();
+        let _ = self.attend(TRIED_FOR, self.store.charge(&charges).answer()).await;
+        if let [limit] = limits
+            && limit.takes_lease()
+        {
+            let lease = LeaseRef { cell, limit, id: LeaseId(NonZeroU64::MIN) };
+            let _ = self.attend(TRIED_FOR, self.store.release(lease).answer()).await;
+        }
     }
 
     /// Looks at limits of these kinds: in a request each, and in one request.
@@ -113,6 +140,9 @@ impl Remote {
         }
     }
 }
+
+/// Longer ago than any window: nothing of it counts any more.
+const LONG_AGO: Micros = Micros::from_secs(100 * 365 * 24 * 3600);
 
 /// What distinguishes the scripts of limits.
 fn kind(limit: &Limit) -> (Algorithm, bool) {

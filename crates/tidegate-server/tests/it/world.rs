@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tidegate_core::{Micros, Timestamp};
 use tidegate_http::identity::Identity;
 use tidegate_limiter::{
-    Capacity, Limiter, LimiterConfig, NoObserver, Observer, RemoteConfig, RuleWatcher, Shedder,
-    ShedderConfig, TokioRuntime, Transport,
+    Capacity, Limiter, LimiterConfig, NoObserver, Observer, RemoteConfig, RequestResult, RuleWatcher,
+    Shedder, ShedderConfig, TokioRuntime, Transport,
 };
 use tidegate_rules::{Format, Rule, RuleSet, Source};
 use tidegate_server::access::Access;
@@ -205,9 +205,15 @@ pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
 pub(crate) struct Heard {
     unknown_domains: AtomicU64,
     answered: [AtomicU64; 2],
+    requests: AtomicU64,
 }
 
 impl Heard {
+    /// The number of requests that rules decided.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn unknown_domains(&self) -> u64 {
         self.unknown_domains.load(Ordering::SeqCst)
     }
@@ -225,6 +231,10 @@ impl Observer for Heard {
 
     fn unknown_domain(&self) {
         self.unknown_domains.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn request(&self, _domain: &str, _result: RequestResult, _by: tidegate_limiter::Source) {
+        self.requests.fetch_add(1, Ordering::SeqCst);
     }
 
     fn answered(&self, transport: Transport, _took: std::time::Duration) {

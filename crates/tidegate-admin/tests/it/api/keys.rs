@@ -117,6 +117,11 @@ fn what_makes_no_sense_names_its_field() {
     let mut limits = base;
     (limits["action"], limits["limits"]) = (json!("limits"), json!(["many"]));
     assert_eq!(node.ask("POST", "/keys/overrides", &limits).json()["field"], "limits");
+    // Every node keeps all overrides.
+    limits["limits"] = json!(vec!["1000000/365d"; 1_000]);
+    let refused = node.ask("POST", "/keys/overrides", &limits);
+    assert_eq!(refused.status, 422);
+    assert!(refused.text().contains("more than 8192"), "{}", refused.text());
     assert_eq!(node.get("/keys/overrides")["total"], 0);
 }
 

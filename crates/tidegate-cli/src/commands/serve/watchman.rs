@@ -8,17 +8,16 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_admin::{AlertDesk, AlertStats, CallerWatch, Control, Exposition};
+use tidegate_admin::{AlertDesk, AlertStats, CallerWatch, Control, Exposition, Format, at_low_priority};
 use tidegate_core::Micros;
 use tidegate_store::{Clock, Record, Store};
 use tidegate_telemetry::Scrape;
 use tidegate_telemetry::alerts::{
     Alert, Book, Courier, Detector, Duty, MOST_SILENCES, Minute, Minutes, Notice, OthersHeard, Role,
-    RuleName, Severity, Signals, Silence, Telling, TrafficStats, rule_counts,
+    RuleCounts, RuleName, Severity, Signals, Silence, Telling, TrafficStats, rule_counts,
 };
 
 use super::backend::Backend;
-use super::outgoing::counted;
 use crate::settings::telemetry::AlertSettings;
 
 /// How often to look for problems.
@@ -67,7 +66,8 @@ pub(super) struct Watchman {
     /// The metrics of a while ago.
     before: Option<(u64, Scrape)>,
     minutes: MinuteSource,
-    callers: CallerWatch,
+    /// None only while the callers are read.
+    callers: Option<CallerWatch>,
     own: Signals,
     told: Vec<u8>,
 }
@@ -106,7 +106,7 @@ impl Watchman {
             has_namesakes: false,
             before: None,
             minutes: MinuteSource { own: Minutes::default(), judged: None },
-            callers: CallerWatch::new(one_in),
+            callers: Some(CallerWatch::new(one_in)),
             own: Signals::default(),
             told: Vec::new(),
         }
@@ -139,11 +139,11 @@ impl Watchman {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.look(&counted(&exposition).await).await;
+            self.look(Reading::of(&exposition).await).await;
         }
     }
 
-    async fn look(&mut self, scrape: &Scrape) {
+    async fn look(&mut self, Reading { scrape, rules }: Reading) {
         let now_s = seconds(&*self.clock);
         let heard = self.tell_and_hear(now_s, scrape).await;
         let others_heard = if heard.is_some() { OthersHeard::Yes } else { OthersHeard::No };
@@ -154,7 +154,7 @@ impl Watchman {
         nodes.extend(others);
         tell_apart(&mut nodes, self.has_namesakes);
         let found = self.detector.look(now_s, &nodes, others_heard);
-        self.judge_minute(now_s, scrape, others_heard).await;
+        self.judge_minute(now_s, rules, others_heard).await;
         let (before, ours) = (self.duty.role(), self.renew().await);
         let role = self.duty.heard(now_s, ours);
         self.change_duty(now_s, before, role).await;
@@ -191,10 +191,10 @@ impl Watchman {
     }
 
     /// Announces this node's signals and returns those of the others; `None` if the store does not answer.
-    async fn tell_and_hear(&mut self, now_s: u64, scrape: &Scrape) -> Option<Vec<Signals>> {
+    async fn tell_and_hear(&mut self, now_s: u64, scrape: Scrape) -> Option<Vec<Signals>> {
         let callers = std::mem::take(&mut self.own.callers);
         let before = self.before.as_ref().map(|(_, scrape)| scrape);
-        self.own = Signals::read(&self.node, scrape, before);
+        self.own = Signals::read(&self.node, &scrape, before);
         (self.own.version, self.own.started_us) = self.control.running_version();
         self.own.publish_failed = self.control.not_distributed().is_some();
         self.own.callers = callers;
@@ -203,7 +203,7 @@ impl Watchman {
             book.told(MOST_HEARD).into_iter().map(|alert| alert.fingerprint.clone()).collect()
         });
         if self.before.as_ref().is_none_or(|(at, _)| now_s.abs_diff(*at) >= COMPARE_AFTER_S) {
-            self.before = Some((now_s, scrape.clone()));
+            self.before = Some((now_s, scrape));
         }
         if !self.control.is_shared() {
             return Some(Vec::new());
@@ -213,10 +213,10 @@ impl Watchman {
     }
 
     /// Judges the previous minute, once, when enough of it is known: the counts, and every node's top callers.
-    async fn judge_minute(&mut self, now_s: u64, scrape: &Scrape, others: OthersHeard) {
+    async fn judge_minute(&mut self, now_s: u64, rules: Vec<RuleCounts>, others: OthersHeard) {
         let last = (now_s / 60).saturating_sub(1);
         let minute = match self.control.is_shared() {
-            false => self.minutes.own.add(now_s, rule_counts(scrape)),
+            false => self.count(now_s, rules).await,
             true if self.minutes.judged == Some(last) => return,
             true if !ASK_FOR_MINUTE_AT
                 .iter()
@@ -233,10 +233,8 @@ impl Watchman {
                     return;
                 }
                 self.minutes.judged = Some(minute.number);
-                self.detector.keep_only(&self.control.rules_in_use());
-                self.detector.judge(&minute);
-                self.keep_usual(minute.number).await;
-                self.own.callers = self.control.callers_lately(&mut self.callers);
+                let kept = self.judge(minute).await;
+                self.keep_usual(kept).await;
                 *self.traffic.lock().unwrap_or_else(PoisonError::into_inner) = self.detector.stats();
             }
             None if self.minutes.judged.is_some_and(|judged| judged.abs_diff(last) > 1) => {
@@ -244,6 +242,36 @@ impl Watchman {
             }
             None => {}
         }
+    }
+
+    /// Adds up this node's own counts. Not on the control plane's thread: there are as many as rules.
+    async fn count(&mut self, now_s: u64, rules: Vec<RuleCounts>) -> Option<Minute> {
+        let mut own = std::mem::take(&mut self.minutes.own);
+        let minute;
+        (self.minutes.own, minute) = at_low_priority(move || {
+            let minute = own.add(now_s, rules);
+            (own, minute)
+        })
+        .await;
+        minute
+    }
+
+    /// Judges the counts of all rules, and takes this node's callers; returns the baselines to store. Not on the control
+    /// plane's thread either.
+    async fn judge(&mut self, minute: Minute) -> Vec<(RuleName, Vec<u8>)> {
+        let is_holder = self.duty.role() == Role::Holder;
+        let (mut detector, mut callers) = (std::mem::take(&mut self.detector), self.callers.take());
+        let control = self.control.clone();
+        let kept;
+        (self.detector, self.callers, self.own.callers, kept) = at_low_priority(move || {
+            detector.keep_only(&control.rules_in_use());
+            detector.judge(&minute);
+            let kept = if is_holder { detector.to_keep(minute.number) } else { Vec::new() };
+            let lately = callers.as_mut().map(|watch| control.callers_lately(watch)).unwrap_or_default();
+            (detector, callers, lately, kept)
+        })
+        .await;
+        kept
     }
 
     /// Restores stored baselines of rules that this process has not seen yet. False if the store does not answer: then the
@@ -263,9 +291,9 @@ impl Watchman {
     }
 
     /// Every node learns baselines; only the sending node stores them.
-    async fn keep_usual(&self, minute: u64) {
-        let Some(store) = self.shared.as_ref().filter(|_| self.duty.role() == Role::Holder) else { return };
-        for (what, kept) in self.detector.to_keep(minute) {
+    async fn keep_usual(&self, all: Vec<(RuleName, Vec<u8>)>) {
+        let Some(store) = &self.shared else { return };
+        for (what, kept) in all {
             if !overwrite(store, &usual_name(&what), &kept, USUAL_TTL).await {
                 return;
             }
@@ -374,6 +402,25 @@ impl Watchman {
             }
             Err(_) => None,
         }
+    }
+}
+
+/// What a look reads of the metrics.
+struct Reading {
+    /// Without the series of single rules.
+    scrape: Scrape,
+    rules: Vec<RuleCounts>,
+}
+
+impl Reading {
+    /// Read where it holds nobody up, as large as it is.
+    fn of(exposition: &Arc<Exposition>) -> impl Future<Output = Reading> + Send + use<> {
+        let exposition = exposition.clone();
+        at_low_priority(move || {
+            let scrape = Scrape::parse_counted(&exposition.text(Format::OpenMetrics));
+            let rules = rule_counts(&scrape);
+            Reading { scrape: scrape.without("rule"), rules }
+        })
     }
 }
 

@@ -303,6 +303,23 @@ fn a_leaky_bucket_holds_back_as_many_as_its_longest_wait_has_room_for() {
     assert_eq!(upstream.requests(), 3);
 }
 
+/// Those behind it already know when they may go: see the guide on choosing an algorithm.
+#[test]
+fn a_turn_whose_client_gave_up_waiting_stays_given_out() {
+    let upstream = Upstream::start();
+    let rules = "
+        domain: edge
+        rules: [{ name: queue, key: [], limits: [{ algorithm: leaky_bucket, rate: 2/m, max_delay: 30s }] }]";
+    let edge = Setup::to(&[target(&upstream)]).rules(rules).start();
+    assert_eq!(edge.get("/").status, 200, "at once");
+    let waits = Wire::ask(&edge);
+    eventually("it has the one turn that is left", PATIENCE, || edge.heard.requests() == 2);
+    assert_eq!(edge.get("/").status, 429, "it would have to wait for a minute");
+    waits.leave();
+    edge.eventually_idle();
+    assert_eq!((edge.get("/").status, upstream.requests()), (429, 1));
+}
+
 #[test]
 fn a_leaky_bucket_lets_requests_out_no_faster_than_its_rate() {
     let upstream = Upstream::start();

@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use super::super::busy::BusyRatio;
 use super::super::control_plane::{self, ControlParts};
 use super::super::decisions;
+use super::super::outgoing::counted;
 use super::super::redis_fleet::RedisFleet;
 use super::*;
 use crate::repeats::Repeats;
@@ -132,7 +133,7 @@ impl Node {
     }
 
     async fn look(&mut self) {
-        self.watchman.look(&counted(&self.exposition).await).await;
+        self.watchman.look(Reading::of(&self.exposition).await).await;
     }
 }
 
@@ -494,4 +495,53 @@ fn each_of_many_alerts_has_a_line_when_it_begins_and_one_when_it_is_over() {
         assert_eq!((begun.count(), over.count()), (1, 1), "{number}: {lines:#?}");
     }
     assert_eq!(lines.len(), 60);
+}
+
+/// The longest that `work` keeps its thread busy without a pause, by the thread's own time: a busy machine adds nothing.
+async fn longest_turn(work: impl Future<Output = ()>) -> Duration {
+    let own_time = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::try_from(time).expect("time is not negative")
+    };
+    let (mut work, mut longest) = (std::pin::pin!(work), Duration::ZERO);
+    std::future::poll_fn(|context| {
+        let began = own_time();
+        let polled = work.as_mut().poll(context);
+        longest = longest.max(own_time().saturating_sub(began));
+        polled
+    })
+    .await;
+    longest
+}
+
+#[test]
+fn looking_at_many_rules_holds_up_no_heartbeat() {
+    const RULES: usize = 5_000;
+    let name = |number: usize| format!("rule-number-{number}-of-many");
+    let rules: String = (0..RULES)
+        .map(|number| {
+            format!("- {{ name: {}, match: {{ path: /{number} }}, limits: [9/s] }}\n", name(number))
+        })
+        .collect();
+    let counts = |number| {
+        let rule = RuleName::new("api", &name(number));
+        RuleCounts { rule, ..RuleCounts::default() }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START_S * 1_000_000)));
+    let turns = runtime.block_on(async {
+        let mut node = Node::start("memory:", &Upstream::recording(), "alone", &clock).await;
+        node.run_rules(&format!("domain: api\nrules:\n{rules}"));
+        let (mut counted, mut turns) = ((0..RULES).map(counts).collect::<Vec<RuleCounts>>(), Vec::new());
+        for look in 0..32 {
+            counted.iter_mut().for_each(|counts| counts.total = 100 * look);
+            let reading = Reading { scrape: Scrape::default(), rules: counted.clone() };
+            turns.push(longest_turn(node.watchman.look(reading)).await);
+            clock.advance(Micros::from_secs(2));
+        }
+        let TrafficStats { baselines, without } = node.watchman.detector.stats();
+        assert_eq!(baselines + without, RULES as u64, "they are judged");
+        turns
+    });
+    assert!(turns.iter().all(|turn| *turn < Duration::from_millis(5)), "{turns:?}");
 }
