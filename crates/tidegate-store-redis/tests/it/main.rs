@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod any_answer;
 mod calendar;
 mod checks;
 mod cluster;

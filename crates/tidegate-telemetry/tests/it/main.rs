@@ -2,5 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod any_record;
 mod quality;
 mod receivers;
