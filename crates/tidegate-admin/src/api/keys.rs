@@ -10,6 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::{Hits, Micros};
+use tidegate_decisions::is_hash;
 use tidegate_limiter::{CellUsage, CheckRequest, Decision, DescriptorAsk, Limiter, RefundError, Usage};
 use tidegate_rules::{Descriptor, RuleOutcome, UnknownDomain};
 
@@ -64,12 +65,31 @@ fn entries(attributes: &BTreeMap<String, String>) -> Answer<Vec<(&str, &[u8])>> 
     Ok(attributes.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect())
 }
 
+/// Refuses values that this node's log shows as hashes: limits count the values that callers send, so a hash would name
+/// nobody.
+pub(crate) fn refuse_hashes(
+    control: &Control,
+    attributes: &BTreeMap<String, String>,
+    field: &str,
+) -> Answer<()> {
+    let Some(log) = control.metrics.decisions() else { return Ok(()) };
+    let hashed = attributes.iter().find(|(name, value)| is_hash(value) && !log.names().is_clear(name));
+    let Some((name, _)) = hashed else { return Ok(()) };
+    let field = format!("{field}.{}", &name[..name.floor_char_boundary(64)]);
+    Err(Problem::field(
+        &field,
+        "it is a hash from the decision log, and limits count the values that callers send",
+    )
+    .hint("give the value itself; `decision_log.clear` lists the attributes whose values the log keeps"))
+}
+
 pub(crate) async fn look_up(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,
     Body(key): Body<Key>,
 ) -> Answer<Response> {
     let entries = key.entries()?;
+    refuse_hashes(&control, &key.attributes, "attributes")?;
     let looked = control.limiter.look(&key.domain, Descriptor { entries: &entries }).await;
     let looked = looked.map_err(|error| unknown_domain(&control, &error))?;
     let name = caller.actor.name.clone();
@@ -128,6 +148,7 @@ pub(crate) async fn reset(
     Body(wanted): Body<KeyReset>,
 ) -> Answer<Json<Value>> {
     let entries = entries(&wanted.attributes)?;
+    refuse_hashes(&control, &wanted.attributes, "attributes")?;
     check_reason(&wanted.reason)?;
     let descriptor = Descriptor { entries: &entries };
     let looked = control.limiter.look(&wanted.domain, descriptor).await;

@@ -9,11 +9,11 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_rules::Timestamp;
-use tidegate_rulestore::{Action, KeyOverride, NewOverride, OverrideFilter, Role};
+use tidegate_rulestore::{Action, KeyOverride, NewOverride, OverrideFilter, Role, RuleStore};
 
 use super::body::{Body, Query};
 use super::caller::Caller;
-use super::keys::Key;
+use super::keys::{Key, refuse_hashes};
 use super::problem::{Answer, Problem};
 use super::publish::{check_reason, leading};
 use super::when;
@@ -94,8 +94,7 @@ pub(crate) async fn create(
     let what = checked(&control, wanted, now)?;
     let made = store.add_override(what, &caller.actor, now).await?;
     control.take_own(store).await;
-    let mut answer = as_json(&control, &made, &caller);
-    answer["distribution"] = control.distributed(store).await;
+    let answer = changed(&control, store, as_json(&control, &made, &caller)).await;
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
@@ -110,9 +109,14 @@ pub(crate) async fn lift(
     let lifted =
         lifted.ok_or_else(|| Problem::not_found("there is no such override, or it was lifted already"))?;
     control.take_own(store).await;
-    let mut answer = as_json(&control, &lifted, &caller);
+    Ok(Json(changed(&control, store, as_json(&control, &lifted, &caller)).await))
+}
+
+/// The answer to a change: with the revision from which a node has it, and which nodes do.
+async fn changed(control: &Control, store: &RuleStore, mut answer: Value) -> Value {
+    answer["revision"] = store.head().await.ok().map(|head| head.overrides).into();
     answer["distribution"] = control.distributed(store).await;
-    Ok(Json(answer))
+    answer
 }
 
 /// The bytes of an override that nodes keep.
@@ -130,6 +134,7 @@ fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<Ne
     }
     let entries = Key { domain: wanted.domain.clone(), attributes: wanted.when.clone() };
     entries.entries()?;
+    refuse_hashes(control, &wanted.when, "when")?;
     check_reason(&wanted.reason)?;
     if wanted.when.keys().any(|name| name.chars().any(char::is_control)) {
         return Err(Problem::field("when", "the name of an attribute holds a control character"));

@@ -276,10 +276,12 @@ fn in_short(rules: &RuleSet, documents: &[Document]) -> Vec<RuleInShort> {
         mode: serde_json::to_value(rule.mode()).unwrap_or_default(),
         key: rule.key().to_vec(),
         limits: rule
-            .limits()
-            .map(|limit| {
+            .limit_sets()
+            .flat_map(|(of, limits)| limits.iter().map(move |limit| (of.clone(), limit)))
+            .map(|(of, limit)| {
                 json!({
                     "name": limit.name,
+                    "of": of,
                     "algorithm": limit.limit.algorithm().name(),
                     "limit": limit.limit.quota(),
                     "window_ms": limit.limit.quota_window().map(Micros::as_millis_ceil),

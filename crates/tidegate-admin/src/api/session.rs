@@ -1,5 +1,6 @@
 //! Sessions of the dashboard: a token, or the code of a log-in link, becomes a cookie.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,7 @@ pub(crate) struct Session {
     expires_at: Option<String>,
     environment: String,
     editable: bool,
+    addresses: BTreeMap<&'static str, String>,
 }
 
 pub(crate) async fn show(
@@ -61,6 +63,7 @@ pub(crate) async fn show(
 }
 
 fn session_of(control: &Control, caller: &Caller) -> Session {
+    let addresses = control.addresses.get().into_iter().flatten();
     Session {
         name: caller.actor.name.clone(),
         role: caller.actor.role,
@@ -68,14 +71,15 @@ fn session_of(control: &Control, caller: &Caller) -> Session {
         expires_at: caller.expires.map(when::text),
         environment: control.environment.clone(),
         editable: can_edit(control),
+        addresses: addresses.map(|(name, address)| (*name, address.to_string())).collect(),
     }
 }
 
 pub(crate) async fn log_in(State(control): State<Arc<Control>>, request: Request) -> Answer<Response> {
     let (peer, scheme, headers) = (peer_of(&request), scheme_of(&request), request.headers().clone());
     let Body(LogIn { token }) = Body::from_request(request, &()).await?;
-    let store = database(&control)?;
     let attempt = Attempt::of(&control, peer)?;
+    let Some(store) = &control.store else { return Err(elsewhere(&control).await) };
     let Some(caller) = open(&control, store, token.as_bytes(), peer).await? else {
         return Err(refuse(&control, store, attempt, token.as_bytes()).await?);
     };
@@ -85,6 +89,15 @@ pub(crate) async fn log_in(State(control): State<Arc<Control>>, request: Request
     let left_us = caller.expires.map_or(0, |end| end.as_micros().saturating_sub(now.as_micros()));
     let cookie = cookie::set(&headers, scheme, secret, left_us / 1_000_000);
     Ok(([(SET_COOKIE, cookie)], Json(session_of(&control, &caller))).into_response())
+}
+
+/// Why nobody can sign in here, with the name of the node where they can.
+async fn elsewhere(control: &Control) -> Problem {
+    let notes = control.fleet.known_nodes().await.unwrap_or_default();
+    let Some(leader) = notes.iter().find(|note| note.leads) else { return Problem::no_database() };
+    let away =
+        if leader.lost { ", which has not been heard lately: this works again when it is back" } else { "" };
+    Problem::no_database().hint(&format!("tokens and sessions are kept by the node {}{away}", leader.name))
 }
 
 /// For a person at the log-in page, or one with a link that was used or replaced.

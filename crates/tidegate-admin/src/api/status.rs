@@ -24,10 +24,17 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
     let own = control.note();
     let found = control.fleet.known_nodes().await;
     let mut warnings = Vec::new();
-    let mut notes = found.unwrap_or_else(|error| {
-        warnings.push(format!("the other nodes are unknown: {error}"));
-        vec![own.clone()]
-    });
+    let are_known = found.is_ok();
+    let mut notes = match found {
+        Ok(notes) => {
+            control.last_nodes.lock().clone_from(&notes);
+            notes
+        }
+        Err(error) => {
+            warnings.push(format!("the other nodes are unknown: {error}"));
+            control.last_nodes.lock().clone()
+        }
+    };
     let is_own = |note: &NodeNote| note.name == own.name && note.started_us == own.started_us;
     // This node's own state is newer than its last announcement.
     match notes.iter_mut().find(|note| is_own(note)) {
@@ -65,7 +72,17 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
         format!("{one} and {other} run different rules under the same version: compare their rule files")
     }));
     let now_us = control.clock.now().as_micros();
-    let nodes: Vec<Value> = notes.iter().map(|note| as_json(note, is_own(note), now_us)).collect();
+    let nodes: Vec<Value> = notes
+        .iter()
+        .map(|note| {
+            let mut value = as_json(note, is_own(note), now_us);
+            if !are_known && !is_own(note) {
+                value["unknown"] = true.into();
+                value["health"] = "unknown: the shared store does not answer".into();
+            }
+            value
+        })
+        .collect();
     Ok(Json(json!({
         "version": version,
         "overrides": overrides,

@@ -17,6 +17,7 @@ mod telling;
 mod watched;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -149,6 +150,10 @@ pub struct Control {
     /// Why the autopilot last made no step, by domain and rule; only of rules in use.
     pub(crate) autopilot_waits: Mutex<BTreeMap<(String, String), String>>,
     pub(crate) started_us: u64,
+    /// The nodes that were last heard of: while the shared store does not answer, they are unknown, not gone.
+    pub(crate) last_nodes: Mutex<Vec<NodeNote>>,
+    /// Where this node answers requests, by protocol; set once its listeners are open.
+    pub(crate) addresses: OnceLock<Vec<(&'static str, SocketAddr)>>,
 }
 
 impl Control {
@@ -188,12 +193,19 @@ impl Control {
             own_questions: Mutex::default(),
             autopilot_waits: Mutex::default(),
             started_us,
+            last_nodes: Mutex::default(),
+            addresses: OnceLock::new(),
         })
     }
 
     /// Shows the alerts of `desk` from now on; call it once.
     pub fn show_alerts(&self, desk: Arc<AlertDesk>) {
         let _ = self.alerts.set(desk);
+    }
+
+    /// Shows where this node answers requests; call it once.
+    pub fn show_addresses(&self, addresses: Vec<(&'static str, SocketAddr)>) {
+        let _ = self.addresses.set(addresses);
     }
 
     /// Sends an event to the listeners, if there are any.

@@ -162,6 +162,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     let admin = bind_admin(&settings, admin_tokens, &mut reloads)?;
     let is_same = |starter: LoadedRules| limiter.snapshot().rules().changes_since(&starter.rules).is_empty();
     let is_starter = settings.rules.is_starter() && settings.rules.load().is_ok_and(is_same);
+    control.show_addresses(plane.addresses().to_vec());
     announce_all(&plane, admin.as_ref(), is_starter);
     if let (Some(admin), Some(database)) = (&admin, &database) {
         control_plane::announce_link(database, &settings, admin.address(), &mut io::stdout()).await;
