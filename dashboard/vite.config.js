@@ -1,10 +1,21 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
 import { svelte } from '@sveltejs/vite-plugin-svelte';
 import { defineConfig } from 'vite';
+
+/** Each file beside its packed self: the server has nothing to do but to choose. */
+const packed = {
+  name: 'packed',
+  writeBundle({ dir }, bundle) {
+    for (const name of [...Object.keys(bundle), 'favicon.svg']) writeFileSync(join(dir, `${name}.gz`), gzipSync(readFileSync(join(dir, name)), { level: 9 }));
+  },
+};
 
 // The built files are committed and compiled into the binary, so that `cargo build` needs no Node. Their names are
 // fixed: what changed shows in a diff by its name, and the server tells browsers by ETag.
 export default defineConfig({
-  plugins: [svelte()],
+  plugins: [svelte(), packed],
   base: './',
   build: {
     outDir: '../crates/tidegate-admin/dashboard',

@@ -5,10 +5,10 @@
 use axum::Router;
 use axum::extract::Path;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    IF_NONE_MATCH, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
@@ -22,11 +22,18 @@ struct Asset {
     name: &'static str,
     media_type: &'static str,
     bytes: &'static [u8],
+    /// The same, packed with gzip when the dashboard was built.
+    packed: &'static [u8],
 }
 
 macro_rules! assets {
     ($($name:literal as $media_type:literal),* $(,)?) => {
-        &[$(Asset { name: $name, media_type: $media_type, bytes: include_bytes!(concat!("../dashboard/", $name)) }),*]
+        &[$(Asset {
+            name: $name,
+            media_type: $media_type,
+            bytes: include_bytes!(concat!("../dashboard/", $name)),
+            packed: include_bytes!(concat!("../dashboard/", $name, ".gz")),
+        }),*]
     };
 }
 
@@ -55,18 +62,35 @@ fn serve(name: &str, headers: &HeaderMap) -> Response {
     let Some(asset) = ASSETS.iter().find(|asset| asset.name == name) else {
         return (StatusCode::NOT_FOUND, "the dashboard has no such file\n").into_response();
     };
-    let tag = tag_of(asset.bytes);
+    let takes_gzip = headers.get_all(ACCEPT_ENCODING).iter().any(takes_gzip);
+    let body = if takes_gzip { asset.packed } else { asset.bytes };
+    let tag = tag_of(body);
     let always = [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
         // The browser revalidates each time and gets a 304 if nothing changed, so an upgrade shows at once.
         (CACHE_CONTROL, "no-cache"),
+        (VARY, "accept-encoding"),
     ];
     if headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         return (StatusCode::NOT_MODIFIED, [(ETAG, tag)], always).into_response();
     }
-    ([(ETAG, tag)], [(CONTENT_TYPE, asset.media_type)], always, asset.bytes).into_response()
+    let mut response = ([(ETAG, tag)], [(CONTENT_TYPE, asset.media_type)], always, body).into_response();
+    if takes_gzip {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    response
+}
+
+/// Whether a list of encodings has gzip without refusing it (`q=0`).
+fn takes_gzip(list: &HeaderValue) -> bool {
+    let list = list.to_str().unwrap_or_default().to_ascii_lowercase();
+    list.split(',').any(|one| {
+        let mut parts = one.split(';').map(str::trim);
+        let is_gzip = parts.next() == Some("gzip");
+        is_gzip && !parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    })
 }
 
 fn tag_of(bytes: &[u8]) -> String {
@@ -88,10 +112,47 @@ mod tests {
             files.map(|entry| format!("{folder}{}", entry.file_name().to_string_lossy())).collect()
         };
         let mut built = [names(""), names("assets/")].concat();
-        let mut carried: Vec<String> = ASSETS.iter().map(|asset| asset.name.to_owned()).collect();
+        let both = |asset: &Asset| [asset.name.to_owned(), format!("{}.gz", asset.name)];
+        let mut carried: Vec<String> = ASSETS.iter().flat_map(both).collect();
         built.sort();
         carried.sort();
         assert_eq!(built, carried);
+    }
+
+    /// gzip ends with the CRC-32 and the length of what it packs.
+    #[test]
+    fn every_packed_file_is_of_the_file_beside_it() {
+        let crc = |bytes: &[u8]| {
+            !bytes.iter().fold(!0u32, |crc, byte| {
+                (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+                    (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg())
+                })
+            })
+        };
+        for asset in ASSETS {
+            let (_, end) = asset.packed.split_last_chunk::<8>().expect("a trailer");
+            let length = u32::try_from(asset.bytes.len()).expect("a small file");
+            assert_eq!(
+                end[..4],
+                crc(asset.bytes).to_le_bytes(),
+                "{}: run `cargo xtask dashboard`",
+                asset.name
+            );
+            assert_eq!(end[4..], length.to_le_bytes(), "{}", asset.name);
+        }
+        let all: usize = ASSETS.iter().map(|asset| asset.packed.len()).sum();
+        assert!(all < 250 * 1024, "the dashboard is {all} bytes packed");
+    }
+
+    #[test]
+    fn gzip_is_sent_to_those_who_take_it() {
+        let sent = |accepts: Option<&'static str>| {
+            let headers = accepts.map(|accepts| (ACCEPT_ENCODING, HeaderValue::from_static(accepts)));
+            let response = serve("index.html", &headers.into_iter().collect());
+            response.headers().get(CONTENT_ENCODING).is_some_and(|encoding| encoding == "gzip")
+        };
+        assert!(sent(Some("gzip, deflate, br")) && sent(Some("br;q=1.0, GZIP;q=0.5")));
+        assert!(!sent(None) && !sent(Some("br")) && !sent(Some("gzip;q=0")));
     }
 
     #[test]

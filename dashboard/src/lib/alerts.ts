@@ -1,6 +1,7 @@
 // Alerts in words, and as marks in charts.
 
-import type { Alert, Alerts, Mark, Version } from './types';
+import type { Incident } from './incidents';
+import type { Alert, Mark, Version } from './types';
 
 export const kindInWords = (kind: string) => {
   const words = kind.replaceAll('_', ' ');
@@ -12,19 +13,27 @@ export function alertPlace(alert: Alert): string {
   return alert.link.slice(alert.link.indexOf('#'));
 }
 
-/** What happened in a range: versions, breakers that opened, alerts. */
-export function marksOf(versions: Version[] | undefined, alerts: Alerts | null): Mark[] {
+/** What the page behind an alert is called. */
+export function alertPlaceName(alert: Alert): string {
+  const page = /^#\/(\w+)/.exec(alertPlace(alert))?.[1] ?? '';
+  return { rules: 'Open rule', top: 'Open rule', keys: 'Open caller', stores: 'Open cluster', nodes: 'Open cluster', cluster: 'Open cluster' }[page] ?? 'Open';
+}
+
+/** What happened in a range: versions, and one mark for each incident. What is only worth knowing is no mark. */
+export function marksOf(versions: Version[] | undefined, incidents: Incident[]): Mark[] {
   const published = (versions ?? []).map((version) => ({
     at: new Date(version.at).getTime() / 1000,
     label: `v${version.number}`,
     text: `published by ${version.author}: ${version.reason || 'no reason given'}`,
     colour: '--accent',
   }));
-  const fired = [...(alerts?.active ?? []), ...(alerts?.resolved ?? [])].map((alert) => ({
-    at: alert.since_s,
-    label: alert.kind === 'breaker_open' ? 'breaker open' : alert.kind.replaceAll('_', ' '),
-    text: `${alert.summary}${alert.ended_s ? ` (over after ${alert.ended_s - alert.since_s} s)` : ' (still so)'}`,
-    colour: alert.severity === 'critical' ? '--refused' : '--fallback',
-  }));
+  const fired = incidents
+    .filter((incident) => incident.severity !== 'info')
+    .map((incident) => ({
+      at: incident.since_s,
+      label: incident.title.replace(/ on \d+ of \d+ nodes$/, ''),
+      text: incident.ended_s ? `resolved after ${incident.ended_s - incident.since_s} s` : 'active',
+      colour: incident.severity === 'critical' ? '--refused' : '--fallback',
+    }));
   return [...published, ...fired];
 }

@@ -44,7 +44,7 @@ interface Call {
 }
 
 export async function call<T>(path: string, { method = 'GET', body, version, signal }: Call = {}): Promise<T> {
-  if (over && path !== 'session') throw new ApiError(401, 'Your session is over.', 'Sign in to go on.');
+  if (over && path !== 'session') throw new ApiError(401, 'Your session has ended.', 'Sign in to go on.');
   const headers: Record<string, string> = {};
   if (body !== undefined) headers['content-type'] = 'application/json';
   if (method !== 'GET' && csrf) headers['x-csrf-token'] = csrf;

@@ -70,6 +70,9 @@ export function ago(at: string | number | null | undefined, now = Date.now()): s
   return ms >= 0 ? `${text} ago` : `in ${text}`;
 }
 
+/** `20:35`. */
+export const clockTime = (at: string | number) => new Date(at).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', hour12: false });
+
 export function moment(at: string | number | null | undefined): string {
   if (at === null || at === undefined) return 'never';
   return new Date(at).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
@@ -88,21 +91,54 @@ export const algorithm = (name: string) => ALGORITHMS[name] ?? name;
 
 /** What a bucket gets back: in the shortest unit that makes a number of at least one. */
 function refill(burst: number, emptyToFull: number): string {
-  const units: [string, number][] = [['s', 1_000], ['m', 60_000], ['h', 3_600_000]];
-  const [unit, length] = units.find(([, length]) => (burst * length) / emptyToFull >= 0.995) ?? ['d', 86_400_000];
+  const [unit, length] = PER.find(([, length]) => (burst * length) / emptyToFull >= 0.995) ?? PER[3]!;
   return `${count((burst * length) / emptyToFull)}/${unit}`;
 }
 
-/** `100 per 1m`, `10 at once`. */
+/** Units as people say them after a number of requests. */
+const PER: [string, number][] = [
+  ['s', 1_000],
+  ['min', 60_000],
+  ['h', 3_600_000],
+  ['day', 86_400_000],
+];
+
+/** `/min`, `/h`; ` per 5 min` where the window is none of the usual. */
+export function per(windowMs: number): string {
+  const usual = PER.find(([, length]) => length === windowMs);
+  if (usual) return `/${usual[0]}`;
+  const [unit, length] = [...PER].reverse().find(([, length]) => windowMs % length === 0) ?? ['ms', 1];
+  return ` per${NO_BREAK}${count(windowMs / length)}${NO_BREAK}${unit}${unit === 'day' ? 's' : ''}`;
+}
+
+/** `100/min`, `10 at once`, `1/s, burst 20`. */
 export function limitInWords(limit: { algorithm: string; limit: number; window_ms?: number | null }): string {
   if (limit.algorithm === 'concurrency') return `${count(limit.limit)} at once`;
   if (limit.limit === 0) return 'banned';
-  if (limit.algorithm.endsWith('_bucket') && limit.window_ms) return `${refill(limit.limit, limit.window_ms)}, burst ${count(limit.limit)}`;
-  return limit.window_ms ? `${count(limit.limit)} per ${span(limit.window_ms)}` : `${count(limit.limit)} per calendar window`;
+  if (limit.algorithm.endsWith('_bucket') && limit.window_ms) return `${refill(limit.limit, limit.window_ms)}, ${limit.algorithm === 'leaky_bucket' ? 'queue' : 'burst'} ${count(limit.limit)}`;
+  return limit.window_ms ? `${count(limit.limit)}${per(limit.window_ms)}` : `${count(limit.limit)} per calendar window`;
+}
+
+/** Limits by the tier that has them: `free: 60/min, 1 000/h`. */
+export function byTier<L extends { of?: string; algorithm: string; limit: number; window_ms?: number | null }>(limits: L[]): { of: string; limits: L[]; text: string }[] {
+  const tiers = new Map<string, L[]>();
+  for (const limit of limits) tiers.set(limit.of ?? '', [...(tiers.get(limit.of ?? '') ?? []), limit]);
+  return [...tiers].map(([of, limits]) => ({ of, limits, text: limits.map(limitInWords).join(', ') }));
 }
 
 export function sum(column: (number | null)[] | undefined): number {
   return (column ?? []).reduce<number>((total, value) => total + (value ?? 0), 0);
+}
+
+/** The mean of what is known; none where nothing is. */
+export function mean(column: (number | null)[] | undefined): number | null {
+  const known = (column ?? []).filter((value): value is number => value !== null);
+  return known.length ? sum(known) / known.length : null;
+}
+
+export function highest(column: (number | null)[] | undefined): number | null {
+  const known = (column ?? []).filter((value): value is number => value !== null);
+  return known.length ? Math.max(...known) : null;
 }
 
 export function last(column: (number | null)[] | undefined): number | null {

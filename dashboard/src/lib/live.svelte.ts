@@ -79,6 +79,16 @@ class Connection {
 
 export const connection = new Connection();
 
+/** Asks after a pause, and drops the question when something newer is to be asked: the way to end it, for an effect. */
+export function soon(ms: number, ask: (signal: AbortSignal) => Promise<void>): () => void {
+  const abort = new AbortController();
+  const timer = setTimeout(() => void ask(abort.signal), ms);
+  return () => {
+    clearTimeout(timer);
+    abort.abort();
+  };
+}
+
 export class Live<T> {
   data = $state.raw<T | null>(null);
   error = $state<ApiError | null>(null);

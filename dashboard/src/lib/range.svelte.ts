@@ -27,3 +27,10 @@ export function statsQuery(more: Record<string, string> = {}): string {
   const seconds = SECONDS[range()] ?? 900;
   return 'stats' + query({ from: range(), step: seconds <= 900 ? (seconds <= 300 ? '1s' : '5s') : '1m', ...more });
 }
+
+/** The moments of this range, for what is not charted. */
+export function between(): { from: string; to?: string } {
+  const { parameters } = place();
+  const [from, to] = [parameters.get('from'), parameters.get('to')];
+  return from && to ? { from, to } : { from: range() };
+}

@@ -9,6 +9,8 @@ export interface Session {
   expires_at: string | null;
   environment?: string;
   editable?: boolean;
+  /** Where this node answers requests, by protocol. */
+  addresses?: Record<string, string>;
 }
 
 export interface Diagnostic {
@@ -22,6 +24,8 @@ export interface Diagnostic {
 
 export interface Limit {
   name: string;
+  /** The tier, or the experiment, that has it; empty for everybody's. */
+  of?: string;
   algorithm: string;
   limit: number;
   window_ms: number | null;
@@ -128,6 +132,8 @@ export interface Override {
   author: string;
   at: string;
   warning?: string;
+  /** In the answer to a change: from which revision of overrides a node has it. */
+  revision?: number | null;
 }
 
 export interface KeyState {
@@ -162,6 +168,8 @@ export interface Node {
   error?: string | null;
   started_at?: string;
   this: boolean;
+  /** Whether it has the database: changes are made there. */
+  leads?: boolean;
   last_seen_ms: number;
   clock_ahead_ms?: number | null;
   allowed_per_s?: number;
@@ -170,6 +178,8 @@ export interface Node {
   store?: string;
   health?: string;
   lost?: boolean;
+  /** The shared store does not answer, so this is what was last heard of it. */
+  unknown?: boolean;
 }
 
 export interface Nodes {

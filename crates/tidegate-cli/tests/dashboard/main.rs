@@ -9,33 +9,57 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool, poll};
 
-/// Has Chromium live through `story` on a server that was just started.
+/// A configuration whose decision log keeps everything, and the values of the attributes in `clear`. A browser that starts
+/// takes both cores of a small machine for longer than the default deadline: no story is about that.
+fn configure(data: &Path, node: &str, clear: &str, more: &str) -> PathBuf {
+    let config = data.join(format!("{node}.yaml"));
+    let lines = format!(
+        "store: {{ timeout: 2s }}\nadmin: {{ node: {node}{more} }}\n\
+         decision_log: {{ admissions_one_in: 1, clear: {clear} }}\n"
+    );
+    std::fs::write(&config, lines).expect("a configuration");
+    config
+}
+
+fn start(config: &Path, redis: &Redis, data: &Path) -> TidegateServer {
+    let (config, data) = (format!("--config={}", config.display()), format!("--data={}", data.display()));
+    let store = format!("--store={}", redis.url());
+    let args =
+        [&*config, "--http=127.0.0.1:0", "--grpc=off", "--resp=off", "--admin=127.0.0.1:0", &store, &data];
+    TidegateServer::start(env!("CARGO_BIN_EXE_tidegate"), &args)
+}
+
+/// Has Chromium live through `story` on a server that was just started. What it does must be found again, so the log keeps
+/// all values.
+#[track_caller]
+fn live_through(story: &str) {
+    tell(story, "['*']", 0);
+}
+
+/// The same with two more nodes that have no database, and a log that hashes everything but addresses.
+#[track_caller]
+fn live_through_on_three_nodes(story: &str) {
+    tell(story, "[ip]", 2);
+}
+
 #[track_caller]
 #[expect(clippy::print_stdout, reason = "what a story measured is printed")]
-fn live_through(story: &str) {
+fn tell(story: &str, clear: &str, followers: usize) {
     let (redis, data) = (Redis::start(), TempDir::new().expect("a temporary folder"));
-    let config = data.path().join("tidegate.yaml");
-    // Every decision is kept, with its key as it is: what a story does must be found again. A browser that starts takes
-    // both cores of a small machine for longer than the default deadline: no story is about that.
-    let lines = "store: { timeout: 2s }\ndecision_log: { admissions_one_in: 1, clear: ['*'] }\n";
-    std::fs::write(&config, lines).expect("a configuration");
-    let mut server = TidegateServer::start(
-        env!("CARGO_BIN_EXE_tidegate"),
-        &[
-            &format!("--config={}", config.display()),
-            "--http=127.0.0.1:0",
-            "--grpc=off",
-            "--resp=off",
-            "--admin=127.0.0.1:0",
-            &format!("--store={}", redis.url()),
-            &format!("--data={}", data.path().display()),
-        ],
-    );
+    let config = configure(data.path(), "one", clear, "");
+    let mut server = start(&config, &redis, data.path());
     let (http, admin) = (server.addr("http"), server.addr("admin"));
+    let mut others: Vec<TidegateServer> = ["two", "three"][..followers]
+        .iter()
+        .map(|node| start(&configure(data.path(), node, clear, ", database: none"), &redis, data.path()))
+        .collect();
+    let fleet: Vec<String> =
+        others.iter_mut().map(|other| format!("{} {}", other.addr("http"), other.addr("admin"))).collect();
     let told = Command::new(find_tool("node"))
         .args([script().as_os_str(), story.as_ref()])
         .env("HTTP", http.to_string())
         .env("ADMIN", admin.to_string())
+        .env("FLEET", fleet.join(","))
         .env("LINK", log_in_link(&server))
         .env("SERVER_PID", server.process().pid().to_string())
         .env("BINARY", env!("CARGO_BIN_EXE_tidegate"))
@@ -128,6 +152,26 @@ fn callers_requests_and_the_line_follow_the_slider_in_the_preview_and_on_the_pag
 }
 
 #[test]
+fn typing_in_a_rule_moves_nothing_and_what_is_shown_is_what_is_published() {
+    live_through("editing");
+}
+
+#[test]
+fn a_ban_reaches_the_caller_on_every_node_or_is_refused() {
+    live_through_on_three_nodes("bans");
+}
+
+#[test]
+fn the_overview_of_three_nodes_says_what_a_client_counted_and_what_is_unknown() {
+    live_through_on_three_nodes("counts");
+}
+
+#[test]
+fn a_pasted_request_is_explained_verdict_first_without_its_secrets() {
+    live_through("explain");
+}
+
+#[test]
 fn who_may_only_look_sees_hashes_where_others_see_callers() {
     live_through("viewer");
 }
@@ -143,7 +187,7 @@ fn a_node_that_does_not_answer_is_named_wherever_its_part_is_missing() {
 }
 
 #[test]
-fn a_suggested_limit_becomes_a_shadow_rule() {
+fn a_chosen_limit_becomes_a_shadow_rule_and_few_callers_suggest_none() {
     live_through("suggestion");
 }
 

@@ -1,0 +1,37 @@
+// Alerts of one cause are one incident. Run with `npm test`.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { marksOf } from '../src/lib/alerts';
+import { incidentsOf } from '../src/lib/incidents';
+import type { Alert, Nodes, Rules } from '../src/lib/types';
+
+const alert = (kind: string, subject: string, since_s: number, more: Partial<Alert> = {}): Alert => ({ fingerprint: `${kind} ${subject} ${since_s}`, kind, subject, severity: 'warning', summary: `${kind} on ${subject}`, next: 'look', link: '', since_s, ended_s: null, silenced: false, ...more });
+const nodes = { nodes: ['one', 'two', 'three'].map((name) => ({ name })) } as Nodes;
+const rules = { rules: [{ name: 'login', on_store_failure: 'closed', coordination: 'exact', mode: 'enforce' }, { name: 'per-user', on_store_failure: 'local', coordination: 'exact', mode: 'enforce' }, { name: 'trial', on_store_failure: 'open', coordination: 'exact', mode: 'shadow' }] } as Rules;
+
+test('a slow store on three nodes is one incident', () => {
+  const [one, ...more] = incidentsOf([alert('store_slow', 'two', 12), alert('store_slow', 'one', 10), alert('store_slow', 'three', 14)], nodes, rules);
+  assert.equal(more.length, 0);
+  assert.equal(one!.title, 'The store is slow on 3 of 3 nodes');
+  assert.equal(one!.since_s, 10);
+  assert.deepEqual(one!.affected, []);
+});
+
+test('an outage says what each failure policy does, and what refuses nobody is left out', () => {
+  const [one] = incidentsOf([alert('fallback', 'one', 12), alert('store_down', 'redis:6379', 10, { severity: 'critical' }), alert('breaker_open', 'redis:6379', 11)], nodes, rules);
+  assert.equal(one!.title, 'The store does not answer on 1 of 3 nodes');
+  assert.equal(one!.severity, 'critical');
+  assert.deepEqual(one!.affected, ['1 rule closed, requests are refused: login', "1 rule on each node's share: per-user"]);
+});
+
+test('two outages an hour apart are two incidents, the active one first', () => {
+  const found = incidentsOf([alert('store_down', 'r', 0, { ended_s: 60 }), alert('store_down', 'r', 3600)], nodes, rules);
+  assert.deepEqual(found.map((one) => [one.since_s, one.ended_s]), [[3600, null], [0, 60]]);
+});
+
+test('spikes of different rules are different incidents, and what is only worth knowing is no mark', () => {
+  const found = incidentsOf([alert('refusal_spike', 'api/login', 5), alert('traffic_spike', 'api/login', 6), alert('refusal_spike', 'api/per-user', 5), alert('version_skew', '', 5, { severity: 'info' })], nodes, rules);
+  assert.equal(found.length, 3);
+  assert.equal(marksOf(undefined, found).length, 2);
+});

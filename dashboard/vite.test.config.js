@@ -1,0 +1,6 @@
+// Makes the unit tests into a file that Node runs.
+import { defineConfig } from 'vite';
+
+export default defineConfig({
+  build: { ssr: true, outDir: '../target/dashboard-tests', emptyOutDir: true, rollupOptions: { input: ['tests/format.test.ts', 'tests/incidents.test.ts'], output: { entryFileNames: '[name].mjs' } } },
+});
