@@ -1,4 +1,4 @@
-"""Traefik and HAProxy with the files of examples/gateways, in front of the real server. Only addresses are changed."""
+"""Traefik, HAProxy and Cloudflare's worker runtime with the files of examples/gateways, in front of the real server. Only addresses are changed."""
 
 from __future__ import annotations
 
@@ -160,6 +160,42 @@ class Gateways(unittest.TestCase):
             lines = metrics.getresponse().read().decode().splitlines()
             decided = [line for line in lines if line.startswith("tidegate_decisions_total") and "per-key" in line]
             self.assertGreaterEqual(sum(float(line.split()[-1]) for line in decided), 5, "a node had nothing to decide")
+
+
+    def test_cloudflare_worker_asks_before_it_forwards(self) -> None:
+        server = self.tidegate(["--config", str(EXAMPLES / "tidegate.yaml")], ["http", "admin"])
+        address = free_address()
+        variables = {
+            "TIDEGATE_URL": "http://" + server.addresses["http"],
+            "TIDEGATE_DOMAIN": "gateway",
+            "ORIGIN": "http://" + self.upstream.address,
+            # A busy machine may take longer than a deployment should wait.
+            "DEADLINE_MS": "20000",
+        }
+        bindings = ", ".join(f'(name = "{name}", text = "{value}")' for name, value in variables.items())
+        config = self.folder / "worker.capnp"
+        config.write_text(
+            f"""using Workerd = import "/workerd/workerd.capnp";
+const config :Workerd.Config = (
+  services = [
+    (name = "main", worker = (
+      modules = [(name = "worker", esModule = embed "worker.mjs")],
+      compatibilityDate = "2026-01-01", bindings = [{bindings}])),
+    (name = "internet", network = (allow = ["private", "public", "local"])),
+  ],
+  sockets = [(name = "http", address = "{address}", http = (), service = "main")]
+);
+"""
+        )
+        self.example("cloudflare/worker.mjs", {})
+        self.gateway([str(Path(tool("workerd")) / "bin/workerd"), "serve", str(config)], address)
+        before = self.upstream.requests
+        answers = [self.ask(address, "/items", {"x-api-key": "alpha"}) for _ in range(4)]
+        self.assertEqual([answer.status for answer in answers], [200, 200, 200, 429])
+        self.assertEqual(self.upstream.requests - before, 3)
+        self.assertEqual([answer.getheader("x-ratelimit-remaining") for answer in answers], ["2", "1", "0", "0"])
+        self.assertTrue(1 <= int(answers[3].getheader("retry-after") or 0) <= 3600)
+        self.assertEqual(answers[3].getheader("content-type"), "application/problem+json")
 
 
 def free_address() -> str:

@@ -118,7 +118,7 @@ class Pages(unittest.TestCase):
             else:
                 commands[-1][1] += line + "\n"
         for command, shown in commands:
-            printed = self.printed(["bash", "-c", self.pointed(command)], self.folder)
+            printed = self.printed(["bash", "-c", self.pointed(command)], self.folder).rstrip() + "\n"
             self.assertRegex(printed, re.compile("^" + (like(shown) if shown else "") + "$"), command)
 
     def run_python(self, block: Block) -> None:

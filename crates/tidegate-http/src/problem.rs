@@ -95,7 +95,7 @@ pub enum Kind {
     #[serde(rename = "urn:tidegate:problem:overloaded")]
     Overloaded,
     /// The service behind is overloaded, and this request matters less than others.
-    #[serde(rename = "urn:tidegate:problem:shed")]
+    #[serde(rename = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity")]
     Shed,
     /// No upstream server could be reached, or it closed the connection.
     #[serde(rename = "urn:tidegate:problem:bad-gateway")]

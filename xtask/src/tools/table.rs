@@ -227,6 +227,12 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Apt { package: "haproxy", program: "haproxy" },
     },
     Tool {
+        name: "workerd",
+        used_by: "tests of the Cloudflare Worker",
+        wanted: Wanted::Now,
+        source: Source::Npm { pin: "workerd@1.20261110.1" },
+    },
+    Tool {
         name: "valgrind",
         used_by: "benchmarks that count instructions",
         wanted: Wanted::Later,

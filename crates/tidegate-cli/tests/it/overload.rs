@@ -136,7 +136,7 @@ async fn ask(proxy: SocketAddr, class: usize) -> Fate {
     if answer.starts_with("HTTP/1.1 200") {
         return Fate::Good;
     }
-    if !answer.contains("problem:shed") {
+    if !answer.contains("#temporary-reduced-capacity") {
         return Fate::Lost;
     }
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");

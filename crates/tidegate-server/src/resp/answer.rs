@@ -198,7 +198,7 @@ impl Answerer {
     ) -> Then {
         let arguments = &words[1..];
         let wrong = match admitted {
-            Ok(Command::Throttle) => match Throttle::read(arguments) {
+            Ok(Command::Throttle(dialect)) => match Throttle::read(dialect, arguments) {
                 Ok(throttle) => {
                     let database = self.session.database();
                     self.throttle(Throttle { database, ..throttle }, gathered, to).await
@@ -207,6 +207,7 @@ impl Answerer {
             },
             Ok(Command::Check) => match RespCheck::read(arguments) {
                 Ok(check) => {
+                    let check = check.asked_at(&*self.worker.service.clock);
                     self.check(check, gathered, to).await;
                     None
                 }
@@ -242,7 +243,7 @@ impl Answerer {
         }
     }
 
-    /// Parses a well-formed `CL.THROTTLE` of an authenticated client, if the store answers at once, so that nothing is
+    /// Parses a well-formed `CL.THROTTLE` or `THROTTLE` of an authenticated client, if the store answers at once, so that nothing is
     /// deferred. Its bucket becomes the latest.
     #[inline]
     fn throttle_at_once<'b>(&mut self, words: &[&'b [u8]]) -> Option<Throttle<'b>> {
@@ -250,8 +251,8 @@ impl Answerer {
             return None;
         }
         let [name, arguments @ ..] = words else { return None };
-        let Ok(Command::Throttle) = self.admit(name, words.len()) else { return None };
-        let throttle = Throttle::read(arguments).ok()?;
+        let Ok(Command::Throttle(dialect)) = self.admit(name, words.len()) else { return None };
+        let throttle = Throttle::read(dialect, arguments).ok()?;
         self.buckets.get(throttle.quota).ok()?;
         Some(Throttle { database: self.session.database(), ..throttle })
     }

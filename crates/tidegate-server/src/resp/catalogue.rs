@@ -3,11 +3,12 @@
 use std::ops::RangeInclusive;
 
 use super::reply::Replies;
+use super::throttle::Dialect;
 
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    Throttle,
+    Throttle(Dialect),
     Check,
     Refund,
     Release,
@@ -51,7 +52,7 @@ const MANY: usize = usize::MAX;
 /// Most frequent first: they are searched in this order, and [`find`] has a fast path for the first.
 static COMMANDS: [CommandEntry; 21] = [
     CommandEntry {
-        command: Command::Throttle,
+        command: Command::Throttle(Dialect::RedisCell),
         name: "cl.throttle",
         arguments: "key max_burst count period [quantity]",
         words: 5..=6,
@@ -60,18 +61,18 @@ static COMMANDS: [CommandEntry; 21] = [
         summary: "Spends from a token bucket that the caller describes",
     },
     CommandEntry {
-        command: Command::Throttle,
+        command: Command::Throttle(Dialect::Throttlecrab),
         name: "throttle",
         arguments: "key max_burst count period [quantity]",
         words: 5..=6,
         key: Some(1),
         flags: WRITES,
-        summary: "Another name of CL.THROTTLE",
+        summary: "The same as throttlecrab counts and answers it: 1 is allowed",
     },
     CommandEntry {
         command: Command::Check,
         name: "tg.check",
-        arguments: "domain [COST n] [SPENT] attribute value [attribute value ...]",
+        arguments: "domain [COST n] [HEADERS x-ratelimit|ietf|all] [SPENT] attribute value [attribute value ...]",
         words: 2..=MANY,
         key: None,
         flags: WRITES,
@@ -315,7 +316,7 @@ impl CommandEntry {
 
     fn group(&self) -> &'static str {
         match self.command {
-            Command::Throttle | Command::Check | Command::Refund | Command::Release | Command::Renew => {
+            Command::Throttle(_) | Command::Check | Command::Refund | Command::Release | Command::Renew => {
                 "module"
             }
             Command::Info | Command::Commands => "server",

@@ -2,16 +2,20 @@
 
 use std::str;
 
+use http::HeaderMap;
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Micros};
+use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_http::answer;
 use tidegate_limiter::{
     CheckRequest, Decision, DescriptorAsk, LeaseError, LeaseToken, LeaseTokenError, Limiter, Patience,
     RefundError, Report, SpentAt,
 };
 use tidegate_rules::UnknownDomain;
+use tidegate_store::Clock;
 
 use super::reply::{Replies, quoted};
 use super::throttle::read_number;
+use crate::headers::{HeaderSet, HeaderSets};
 use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 use crate::service::{governing_limit, rule_name};
 
@@ -27,43 +31,57 @@ pub(crate) struct RespCheck<'b> {
     shows: Shows,
 }
 
-/// Which fields the reply to a check has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shows {
-    /// The eight fields of every reply.
-    Usual,
-    /// Also the token for a later refund.
-    Spent,
+/// Which fields the reply to a check has beside the usual eight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shows {
+    /// The token for a later refund.
+    spent: bool,
+    /// Headers for the caller of the service, as of the time of the check.
+    headers: Option<(HeaderSets, Timestamp)>,
 }
 
 impl<'b> RespCheck<'b> {
-    /// Parses `domain [COST n] [SPENT] attribute value …`, with options in any order.
+    /// Parses `domain [COST n] [HEADERS set] [SPENT] attribute value …`, with options in any order.
     ///
     /// # Errors
     /// What is wrong, as text for the client.
     pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
         let [domain, rest @ ..] = words else { return Err("expected a domain".to_owned()) };
         let (domain, mut rest) = (read_text("domain", domain, MAX_DOMAIN_BYTES)?, rest);
-        let (mut cost, mut shows) = (None, Shows::Usual);
+        let (mut cost, mut shows) = (None, Shows::default());
         loop {
             rest = match rest {
                 [option, number, after @ ..] if cost.is_none() && option.eq_ignore_ascii_case(b"cost") => {
                     cost = Some(read_number("COST", number)?);
                     after
                 }
-                // Attributes come in pairs, and so does COST: only an unpaired word is this option, and not an attribute of
+                [option, set, after @ ..]
+                    if shows.headers.is_none() && option.eq_ignore_ascii_case(b"headers") =>
+                {
+                    shows.headers = Some((read_sets(set)?, Timestamp::default()));
+                    after
+                }
+                // Attributes come in pairs, and so do COST and HEADERS: only an unpaired word is this option, and not an attribute of
                 // that name.
                 [option, after @ ..]
                     if after.len().is_multiple_of(2) && option.eq_ignore_ascii_case(b"spent") =>
                 {
-                    shows = Shows::Spent;
+                    shows.spent = true;
                     after
                 }
                 _ => break,
             };
         }
-        let entries = read_pairs(rest, &["cost"])?;
+        let entries = read_pairs(rest, &["cost", "headers"])?;
         Ok(RespCheck { domain, cost: Hits::new(cost.unwrap_or(1)), entries, shows })
+    }
+
+    /// Notes the time, if the reply will tell it.
+    pub(crate) fn asked_at(mut self, clock: &dyn Clock) -> Self {
+        if let Some((_, asked_at)) = &mut self.shows.headers {
+            *asked_at = clock.now();
+        }
+        self
     }
 
     /// The fields that the client wants.
@@ -165,6 +183,16 @@ fn read_pairs<'b>(pairs: &[&'b [u8]], options: &[&str]) -> Result<Pairs<'b>, Str
     Ok(entries)
 }
 
+/// A set of headers, by its name in the configuration, or all.
+fn read_sets(word: &[u8]) -> Result<HeaderSets, String> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"all" => Ok(HeaderSets::ALL),
+        b"x-ratelimit" => Ok([HeaderSet::XRatelimit].into_iter().collect()),
+        b"ietf" => Ok([HeaderSet::Ietf].into_iter().collect()),
+        _ => Err(format!("HEADERS must be x-ratelimit, ietf or all, not {}", quoted(word))),
+    }
+}
+
 /// Text such as names of domains and attributes. Values may be any bytes.
 fn read_text<'b>(what: &str, word: &'b [u8], most: usize) -> Result<&'b str, String> {
     if word.len() > most {
@@ -173,8 +201,8 @@ fn read_text<'b>(what: &str, word: &'b [u8], most: usize) -> Result<&'b str, Str
     str::from_utf8(word).map_err(|_| format!("{what} {} is not UTF-8", quoted(word)))
 }
 
-/// Writes the decision: allowed, limit, remaining, retry_after_ms, reset_after_ms, rule, source, lease, and spent if the
-/// client wants it.
+/// Writes the decision: allowed, limit, remaining, retry_after_ms, reset_after_ms, rule, source, lease, and spent and headers
+/// if the client wants them.
 pub(crate) fn write(
     limiter: &Limiter,
     shows: Shows,
@@ -187,7 +215,7 @@ pub(crate) fn write(
     };
     let limit = governing_limit(decision).map(|(_, limit)| limit);
     let retry_after = decision.governing().and_then(Report::retry_after);
-    to.array(if shows == Shows::Spent { 9 } else { 8 });
+    to.array(8 + usize::from(shows.spent) + usize::from(shows.headers.is_some()));
     to.integer(i64::from(decision.allowed));
     write_number(limit.map(|limit| limit.quota), to);
     write_number(limit.map(|limit| limit.outcome.remaining), to);
@@ -202,10 +230,24 @@ pub(crate) fn write(
         Some(lease) => to.bulk(lease.to_string().as_bytes()),
         None => to.nil(),
     }
-    match decision.spent().filter(|_| shows == Shows::Spent) {
+    match decision.spent().filter(|_| shows.spent) {
         Some(spent) => to.bulk(spent.to_ascii().as_ref()),
-        None if shows == Shows::Spent => to.nil(),
+        None if shows.spent => to.nil(),
         None => {}
+    }
+    if let Some((sets, asked_at)) = shows.headers {
+        write_headers(decision, sets, asked_at, to);
+    }
+}
+
+/// Writes names and values of headers alternately, as over HTTP.
+fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp, to: &mut Replies) {
+    let mut headers = HeaderMap::new();
+    answer::write_headers(decision, sets, asked_at, &mut headers);
+    to.array(2 * headers.len());
+    for (name, value) in &headers {
+        to.bulk(name.as_str().as_bytes());
+        to.bulk(value.as_bytes());
     }
 }
 

@@ -107,7 +107,7 @@ impl Session {
             Command::Client => self.client(arguments, to),
             Command::Info => to.bulk(around.stats.report(arguments).as_bytes()),
             Command::Commands => tell_commands(arguments, to),
-            Command::Throttle | Command::Check | Command::Refund | Command::Release | Command::Renew => {
+            Command::Throttle(_) | Command::Check | Command::Refund | Command::Release | Command::Renew => {
                 unreachable!("decisions are the limiter's")
             }
             Command::Unwatch => to.simple("OK"),

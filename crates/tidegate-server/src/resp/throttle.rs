@@ -1,4 +1,7 @@
-//! `CL.THROTTLE`: a token bucket that the caller describes with every call, as in redis-cell.
+//! `CL.THROTTLE` and `THROTTLE`: a token bucket that the caller describes with every call, as in redis-cell and throttlecrab.
+//!
+//! The two answer the other way round: 0 is allowed in redis-cell, 1 in throttlecrab. throttlecrab's bucket holds `max_burst`
+//! tokens, redis-cell's one more; and its times are rounded up here, so that who waits as told is not early.
 //!
 //! Numbers and replies are redis-cell's, with three differences: a negative quantity is an error and refunds nothing,
 //! numbers out of range are an error and never wrap, and a key with a changed *period* starts afresh (with a changed burst
@@ -24,9 +27,19 @@ pub(crate) struct Throttle<'b> {
     pub(crate) hits: Hits,
 }
 
+/// Whose numbers and replies a call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `CL.THROTTLE`: limited (0 is allowed), limit, remaining, retry, reset.
+    RedisCell,
+    /// `THROTTLE`: allowed (1 is allowed), limit, remaining, reset, retry.
+    Throttlecrab,
+}
+
 /// The numbers that describe a bucket, as given by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quota {
+    dialect: Dialect,
     max_burst: u64,
     count: u64,
     period_s: u64,
@@ -38,7 +51,7 @@ impl<'b> Throttle<'b> {
     /// # Errors
     /// What is wrong, as text for the client.
     #[inline]
-    pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
+    pub(crate) fn read(dialect: Dialect, words: &[&'b [u8]]) -> Result<Self, String> {
         let [key, max_burst, count, period, quantity @ ..] = words else {
             return Err("expected key max_burst count period [quantity]".to_owned());
         };
@@ -46,6 +59,7 @@ impl<'b> Throttle<'b> {
             return Err(format!("key is longer than {MAX_VALUE_BYTES} bytes"));
         }
         let quota = Quota {
+            dialect,
             max_burst: read_number("max_burst", max_burst)?,
             count: read_number("count", count)?,
             period_s: read_number("period", period)?,
@@ -105,25 +119,52 @@ pub(crate) struct Bucket {
     openings: [Box<[u8]>; 2],
 }
 
-/// The domain of these cells, beside those of rules.
-const DOMAIN: &[u8] = b"cl.throttle";
+impl Dialect {
+    /// The domain of its cells, beside those of rules.
+    fn domain(self) -> &'static [u8] {
+        match self {
+            Self::RedisCell => b"cl.throttle",
+            Self::Throttlecrab => b"throttle",
+        }
+    }
+
+    /// The first number of a reply: admitted, and refused.
+    fn verdicts(self) -> [u8; 2] {
+        match self {
+            Self::RedisCell => [0, 1],
+            Self::Throttlecrab => [1, 0],
+        }
+    }
+}
 
 impl Bucket {
     fn new(quota: Quota) -> Result<Self, String> {
-        for (name, number) in [("count", quota.count), ("period", quota.period_s)] {
+        let (size, at_least_one) = match quota.dialect {
+            Dialect::RedisCell => (quota.max_burst.saturating_add(1), 1),
+            Dialect::Throttlecrab => (quota.max_burst, quota.max_burst),
+        };
+        for (name, number) in
+            [("max_burst", at_least_one), ("count", quota.count), ("period", quota.period_s)]
+        {
             if number == 0 {
                 return Err(format!("{name} must be at least 1"));
             }
         }
-        let size = quota.max_burst.saturating_add(1);
         let period = Micros::from_secs(quota.period_s);
         let bucket = Rate::new(quota.count, period).and_then(|rate| TokenBucket::new(rate, size));
         let bucket = bucket.map_err(|LimitError { problem, hint, .. }| format!("{problem}, {hint}"))?;
         let limit = Limit::TokenBucket(bucket);
         // Named like the cells of rules: domain, rule, limit name, algorithm, period.
         let period = period.to_string();
-        let scope = Scope::new(&[DOMAIN, b"", b"", limit.algorithm().name().as_bytes(), period.as_bytes()]);
-        let openings = [0, 1].map(|limited| format!("*5\r\n:{limited}\r\n:{size}\r\n").into_bytes().into());
+        let scope = Scope::new(&[
+            quota.dialect.domain(),
+            b"",
+            b"",
+            limit.algorithm().name().as_bytes(),
+            period.as_bytes(),
+        ]);
+        let opening = |verdict: u8| format!("*5\r\n:{verdict}\r\n:{size}\r\n").into_bytes().into();
+        let openings = quota.dialect.verdicts().map(opening);
         Ok(Bucket { quota, limit, scope, refill_time: bucket.refill_time(), openings })
     }
 
@@ -136,7 +177,8 @@ impl Bucket {
         }
     }
 
-    /// Writes limited, limit, remaining, seconds to wait (-1: none, or for ever), seconds until the full quota is back.
+    /// Writes the verdict, limit, remaining, and the seconds to wait (redis-cell: -1 for none; both: -1 for ever) and until the
+    /// full quota is back, in the order of the dialect.
     #[inline]
     pub(crate) fn write_reply(&self, hits: Hits, outcome: &Outcome, to: &mut Replies) {
         let wait = match hits {
@@ -151,7 +193,13 @@ impl Bucket {
             None => (&self.openings[1], -1),
         };
         let reset_after = signed(outcome.reset_after.as_secs_ceil());
-        to.opened_with(opening, [signed(outcome.remaining), retry_after, reset_after]);
+        let remaining = signed(outcome.remaining);
+        let numbers = match self.quota.dialect {
+            Dialect::RedisCell => [remaining, retry_after, reset_after],
+            Dialect::Throttlecrab if wait == Some(Micros::ZERO) => [remaining, reset_after, 0],
+            Dialect::Throttlecrab => [remaining, reset_after, retry_after],
+        };
+        to.opened_with(opening, numbers);
     }
 }
 
@@ -213,7 +261,7 @@ mod tests {
 
     fn ask(words: &str) -> Result<Bucket, String> {
         let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-        Throttle::read(&words).and_then(|throttle| Bucket::new(throttle.quota))
+        Throttle::read(Dialect::RedisCell, &words).and_then(|throttle| Bucket::new(throttle.quota))
     }
 
     #[test]
@@ -246,7 +294,7 @@ mod tests {
     #[test]
     fn a_repeated_bucket_is_not_made_again() {
         let mut buckets = Buckets::default();
-        let quota = |max_burst| Quota { max_burst, count: 1, period_s: 1 };
+        let quota = |max_burst| Quota { dialect: Dialect::RedisCell, max_burst, count: 1, period_s: 1 };
         let first = Arc::clone(buckets.get(quota(0)).unwrap());
         for other in 1..MOST_BUCKETS as u64 {
             buckets.get(quota(other)).unwrap();
@@ -258,7 +306,7 @@ mod tests {
     fn a_client_that_never_repeats_itself_is_remembered_in_bounds() {
         let mut buckets = Buckets::default();
         for max_burst in 0..1_000 {
-            let quota = Quota { max_burst, count: 1, period_s: 1 };
+            let quota = Quota { dialect: Dialect::RedisCell, max_burst, count: 1, period_s: 1 };
             assert_eq!(buckets.get(quota).unwrap().quota, quota);
         }
         assert_eq!(buckets.known.len(), MOST_BUCKETS);

@@ -75,7 +75,7 @@ fn a_check_that_is_not_one_says_why_and_spends_nothing() {
         (
             "TG.CHECK",
             "wrong number of arguments for 'tg.check' command, expected TG.CHECK domain [COST n] \
-                      [SPENT] attribute value [attribute value ...]",
+                      [HEADERS x-ratelimit|ietf|all] [SPENT] attribute value [attribute value ...]",
         ),
         (
             "TG.REFUND",
@@ -212,4 +212,33 @@ fn hits_go_back_into_the_window_that_was_charged_and_nowhere_if_that_is_over() {
     assert_eq!(refund(&format!("SPENT {second}")), 1);
     assert_eq!(refund("amount 1"), 1);
     assert_eq!(ask(&mut client, "TG.CHECK api COST 0 user 42").array()[2].int(), 2);
+}
+
+#[test]
+fn headers_of_a_check_are_those_of_http() {
+    let world = World::new();
+    let mut client = world.client();
+    let shown = |reply: &Value, at: usize| -> Vec<String> {
+        reply.array()[at].array().iter().map(Value::text).collect()
+    };
+    let reply = ask(&mut client, "TG.CHECK api HEADERS x-ratelimit user 77");
+    assert_eq!(reply.array().len(), 9);
+    let headers = shown(&reply, 8);
+    assert_eq!(headers[..5], ["x-ratelimit-limit", "3", "x-ratelimit-remaining", "2", "x-ratelimit-reset"]);
+    let reply = ask(&mut client, "TG.CHECK api headers IETF COST 2 SPENT user 77");
+    assert_eq!(reply.array().len(), 10);
+    assert_ne!(reply.array()[8], Value::Nil);
+    assert_eq!(shown(&reply, 9)[0], "ratelimit-policy");
+    let reply = ask(&mut client, "TG.CHECK api HEADERS all user 77");
+    let headers = shown(&reply, 8);
+    let [.., name, wait] = &headers[..] else { panic!("{headers:?}") };
+    assert_eq!((reply.array()[0].int(), name.as_str()), (0, "retry-after"));
+    // Whole seconds, rounded up: what is easily got wrong with milliseconds.
+    assert_eq!(wait.parse::<i64>().unwrap(), (reply.array()[3].int() + 999) / 1000);
+    let none = ask(&mut client, "TG.CHECK api HEADERS all");
+    assert_eq!((none.array()[0].int(), shown(&none, 8).len()), (1, 0));
+    let wrong = ask(&mut client, "TG.CHECK api HEADERS some user 77");
+    assert!(wrong.is_error() && wrong.text().contains("x-ratelimit, ietf or all"), "{wrong:?}");
+    let late = ask(&mut client, "TG.CHECK api user 77 HEADERS all");
+    assert!(late.is_error() && late.text().contains("HEADERS goes before"), "{late:?}");
 }

@@ -232,7 +232,7 @@ fn commands_are_counted_listed_and_documented() {
     let [name, facts] = reply.array() else { panic!("{reply:?}") };
     assert_eq!(name.text(), "throttle");
     let [_, summary, .., arguments] = facts.array() else { panic!("{facts:?}") };
-    assert_eq!(summary.text(), "Another name of CL.THROTTLE");
+    assert_eq!(summary.text(), "The same as throttlecrab counts and answers it: 1 is allowed");
     let usage = &arguments.array()[0].array()[1];
     assert_eq!(usage.text(), "key max_burst count period [quantity]");
     assert!(ask(&mut client, "COMMAND NONSENSE").is_error());

@@ -55,7 +55,7 @@ fn the_manuals_example_is_answered_as_in_the_manual() {
     let world = World::new();
     let reply = ask(&mut world.client(), "CL.THROTTLE user123 15 30 60");
     assert_eq!(integers(&reply), [0, 16, 15, -1, 2]);
-    let reply = ask(&mut world.client(), "throttle user123 15 30 60 1");
+    let reply = ask(&mut world.client(), "cl.throttle user123 15 30 60 1");
     assert_eq!(integers(&reply), [0, 16, 14, -1, 4]);
 }
 
@@ -186,4 +186,19 @@ proptest! {
         }
         let _ = world.plane.drain();
     }
+}
+
+#[test]
+fn throttle_counts_and_answers_as_throttlecrab() {
+    let world = World::new();
+    let mut client = world.client();
+    // From its manual: allowed, limit, remaining, seconds until full, seconds to wait; a bucket of `max_burst`.
+    assert_eq!(integers(&ask(&mut client, "THROTTLE user:123 3 60 60")), [1, 3, 2, 1, 0]);
+    assert_eq!(integers(&ask(&mut client, "THROTTLE user:123 3 60 60 2")), [1, 3, 0, 3, 0]);
+    assert_eq!(integers(&ask(&mut client, "THROTTLE user:123 3 60 60")), [0, 3, 0, 3, 1]);
+    assert_eq!(integers(&ask(&mut client, "CL.THROTTLE user:123 3 60 60")), [0, 4, 3, -1, 1]);
+    assert_eq!(integers(&ask(&mut client, "THROTTLE user:123 3 60 60 4")), [0, 3, 0, 3, -1]);
+    assert!(ask(&mut client, "THROTTLE user:123 0 60 60").is_error());
+    world.advance(Micros::from_secs(1));
+    assert_eq!(integers(&ask(&mut client, "throttle user:123 3 60 60")), [1, 3, 0, 3, 0]);
 }

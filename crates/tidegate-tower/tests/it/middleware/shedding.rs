@@ -60,7 +60,10 @@ async fn a_request_that_is_shed_is_told_so_and_spends_nothing() {
         let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(
             (&problem["type"], &problem["status"]),
-            (&"urn:tidegate:problem:shed".into(), &503.into())
+            (
+                &"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity".into(),
+                &503.into()
+            )
         );
         assert!(problem["detail"].as_str().unwrap().contains("priority P3"), "{problem}");
     }
