@@ -714,7 +714,7 @@ rules:
 
     process.kill(Number(REDIS_PID), 'SIGSTOP');
     try {
-      await page.getByText('Unknown: the store did not answer').waitFor();
+      await page.getByText('Unknown: the store did not answer', { exact: true }).waitFor();
       if (await page.getByText(/\d+ of \d+ used/).count()) fail('what the store holds is said without the store');
       await page.locator('.pill', { hasText: '3 nodes, 2 unknown' }).waitFor();
       await looks(page, 'keys-unknown');
