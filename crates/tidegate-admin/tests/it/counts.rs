@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_core::{Ask, FixedWindow, Hits, Limit, Micros, Scope, Group, Touch};
+use tidegate_core::{Ask, FixedWindow, Group, Hits, Limit, Micros, Scope, Touch};
 use tidegate_limiter::{CheckRequest, DescriptorAsk};
 use tidegate_rules::Descriptor;
 use tidegate_store::conformance::Broken;

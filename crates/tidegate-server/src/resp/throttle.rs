@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use tidegate_core::{
-    Ask, Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, Group, TokenBucket, Touch, append_part,
+    Ask, Group, Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, TokenBucket, Touch, append_part,
 };
 use tidegate_store::{CellKey, Spend};
 
