@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-use tidegate_core::{Ask, FixedWindow, Limit, Micros, Scope, SlidingWindow, Stance, Touch};
+use tidegate_core::{Ask, FixedWindow, Group, Limit, Micros, Scope, SlidingWindow, Touch};
 use tidegate_store::{CellKey, Record, Request, Spend, Store};
 use tidegate_store_redis::{FleetHistory, RedisConfig, RedisStore};
 use tokio::runtime::Runtime;
@@ -131,7 +131,7 @@ pub(crate) fn answer_with(bytes: &[u8]) {
     let cell = CellKey { scope: &scope, key: b"k", tag: b"k" };
     let spends = limits
         .each_ref()
-        .map(|limit| Spend { cell, touch: Touch { limit, ask: Ask::hits(1), stance: Stance::Enforced } });
+        .map(|limit| Spend { cell, touch: Touch { limit, ask: Ask::hits(1), group: Group::ENFORCED } });
     let (one, two) = ([spends[0]], [spends[0], spends[1]]);
     let batch = [Request::once(&one), Request { spends: &two, count: 3.try_into().expect("not 0") }];
     runtime.block_on(async {
