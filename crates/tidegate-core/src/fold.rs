@@ -106,8 +106,8 @@ pub fn decide_fold<'a, T>(
 where
     T: Iterator<Item = (usize, Touch<'a>)> + Clone,
 {
-    let asked =
-        touches.clone().map(|(place, touch)| (touch.group, touch.spending(&cells[place], now, count)));
+    let holding = touches.clone().filter(|(_, touch)| touch.holds_up());
+    let asked = holding.map(|(place, touch)| (touch.group, touch.spending(&cells[place], now, count)));
     let spending = Stance::satisfied(asked, count);
     let (mut shadow, mut blamed) = (None, Blamed::default());
     let (mut enforced, mut any_of) = (spending, None);
@@ -136,8 +136,8 @@ where
         };
         match group.stance {
             Stance::Enforced => enforced = enforced.min(fold.passed()),
-            Stance::AnyOf => any_of = any_of.max(Some(fold.passed())),
-            Stance::Shadow => {}
+            Stance::AnyOf if touch.holds_up() => any_of = any_of.max(Some(fold.passed())),
+            Stance::AnyOf | Stance::Shadow => {}
         }
         tell(fold);
     }

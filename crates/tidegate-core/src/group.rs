@@ -26,8 +26,8 @@ pub struct Group {
 pub enum Stance {
     /// It refuses the request.
     Enforced,
-    /// It refuses the request if every limit of this stance refuses (quotas that replace each other). Each that admits is spent
-    /// from.
+    /// It refuses the request if every limit of this stance refuses (quotas that replace each other; not charges). Each that
+    /// admits is spent from.
     AnyOf,
     /// It is only reported (shadow rules): the rule spends from all its limits or from none, as if it were enforced alone.
     Shadow,

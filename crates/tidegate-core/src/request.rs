@@ -96,8 +96,8 @@ where
         };
         match touch.group.stance {
             Stance::Enforced => enforced &= outcome.is_admitted(),
-            Stance::AnyOf => any_of = any_of.max(Some(outcome.is_admitted())),
-            Stance::Shadow => {}
+            Stance::AnyOf if touch.holds_up() => any_of = any_of.max(Some(outcome.is_admitted())),
+            Stance::AnyOf | Stance::Shadow => {}
         }
         tell(outcome);
     }
@@ -110,7 +110,9 @@ fn may_spend<'a>(touches: impl Iterator<Item = (usize, Touch<'a>)>, cells: &[Cel
     for (place, touch) in touches.filter(|(_, touch)| touch.group.stance != Stance::Shadow) {
         match touch.group.stance {
             Stance::Enforced if !touch.may_spend(&cells[place], now) => return false,
-            Stance::AnyOf if any_of != Some(true) => any_of = Some(touch.may_spend(&cells[place], now)),
+            Stance::AnyOf if touch.holds_up() && any_of != Some(true) => {
+                any_of = Some(touch.may_spend(&cells[place], now))
+            }
             _ => {}
         }
     }

@@ -72,7 +72,7 @@ local function passing(count, spends, since, is_whole)
   for index = 1, #spends do
     local s = spends[index]
     local is_any_of = s.flags ~= ENFORCED and is_whole and has(s.flags, ANY_OF)
-    local is_asked = s.flags == ENFORCED or is_any_of or has(s.flags, ENFORCED) and not has(s.flags, CHARGE)
+    local is_asked = s.flags == ENFORCED or (is_any_of or has(s.flags, ENFORCED)) and not has(s.flags, CHARGE)
     -- Where nothing can be in doubt, the first refusal is enough.
     if is_asked and (passed > 0 or letter_at > 0) then
       local admitted, wait = spending(count, s)

@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use tempfile::TempDir;
 use tidegate_core::{
-    Ask, Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, SlidingLog, SlidingWindow, Stance, Touch,
+    Ask, Concurrency, Group, LeaseId, Limit, Micros, RefusedHits, Scope, SlidingLog, SlidingWindow, Touch,
 };
 use tidegate_store::{CellKey, Request, Spend, Store};
 use tidegate_store_redis::{RedisConfig, RedisStore};
@@ -158,7 +158,7 @@ async fn really_takes(limit: &Limit, users: usize) -> f64 {
         };
         let lease = |number: u64| LeaseId((number << 40 | 0xff).try_into().unwrap());
         let ask = |number| Ask { lease: Some(lease(number)), ..Ask::hits(hits) };
-        let touch = |number| Touch { limit, ask: ask(number), stance: Stance::Enforced };
+        let touch = |number| Touch { limit, ask: ask(number), group: Group::ENFORCED };
         let cell = CellKey { scope: &scope, key: &key, tag: &key };
         let spends: Vec<[Spend<'_>; 1]> =
             (1..=requests).map(|number| [Spend { cell, touch: touch(number) }]).collect();

@@ -161,17 +161,10 @@ fn a_fold_of_four_billion_costs_no_more_than_one_of_two() {
     let limits = [
         Limit::FixedWindow(tidegate_core::FixedWindow::new(7, Micros::from_secs(60)).unwrap()),
         Limit::SlidingLog(
-            tidegate_core::SlidingLog::new(
-                7,
-                Micros::from_secs(60),
-                Micros::ZERO,
-                tidegate_core::RefusedHits::Count,
-            )
-            .unwrap(),
+            SlidingLog::new(7, Micros::from_secs(60), Micros::ZERO, RefusedHits::Count).unwrap(),
         ),
         Limit::Concurrency(
-            tidegate_core::Concurrency::new(7, Micros::from_secs(60), tidegate_core::RefusedHits::Count)
-                .unwrap(),
+            tidegate_core::Concurrency::new(7, Micros::from_secs(60), RefusedHits::Count).unwrap(),
         ),
     ];
     for limit in &limits {
