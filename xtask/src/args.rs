@@ -11,6 +11,7 @@ pub(crate) enum Chore {
     Tools,
     Clients { only: Option<String> },
     Dashboard,
+    Docs,
     Library,
     Compare,
     Loc,
@@ -32,6 +33,7 @@ cargo xtask CHORE
   clients [NAME]                 the tests of the clients in clients/, or of one: python, node, go, java; or pages: what the
                                  guide and docs/coming-from show, and gateways (after node and java)
   dashboard                      build the dashboard's files, which are committed
+  docs                           build the documentation as a site in target/book, with mdBook (installed into .tools/)
   library                        publish --dry-run, every combination of features, the oldest compiler
   compare                        the library beside governor, tower_governor and limitador, as a table
   dist [--check]                 archive, Debian package and container image in target/packages; with --check, each
@@ -64,6 +66,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "ci" => alone(Chore::Ci, &rest),
         "tools" => alone(Chore::Tools, &rest),
         "dashboard" => alone(Chore::Dashboard, &rest),
+        "docs" => alone(Chore::Docs, &rest),
         "library" => alone(Chore::Library, &rest),
         "compare" => alone(Chore::Compare, &rest),
         "dist" if rest == ["--check"] => Ok(Chore::Dist { check: true }),

@@ -13,6 +13,7 @@ mod clock;
 mod command;
 mod dashboard;
 mod dist;
+mod docs;
 mod fuzz;
 mod library;
 mod loc;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Chore::Tools => chores::tools(&root),
         Chore::Clients { only } => clients::asked(&root, only.as_deref()),
         Chore::Dashboard => dashboard::build(&root),
+        Chore::Docs => docs::build(&root),
         Chore::Library => library::all(&root),
         Chore::Dist { check } => dist::run(&root, check),
         Chore::Loc => loc::print(&root),

@@ -44,5 +44,15 @@ async fn metrics(State(exposition): State<Arc<Exposition>>, headers: HeaderMap) 
 }
 
 async fn not_found(uri: Uri) -> impl IntoResponse {
-    (StatusCode::NOT_FOUND, format!("there is nothing at {}\nhint: GET / lists the routes\n", uri.path()))
+    let hint = if is_of_the_data_plane(uri.path()) {
+        "this is the admin listener; `serve` prints the address of the HTTP one as `listening http`, by default 127.0.0.1:8080"
+    } else {
+        "GET / lists the routes"
+    };
+    (StatusCode::NOT_FOUND, format!("there is nothing at {}\nhint: {hint}\n", uri.path()))
+}
+
+/// Whether the HTTP listener answers this path.
+fn is_of_the_data_plane(path: &str) -> bool {
+    path.starts_with("/v1/") || matches!(path, "/json" | "/healthcheck" | "/rlconfig")
 }

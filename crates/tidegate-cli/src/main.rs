@@ -15,6 +15,7 @@ mod rules;
 mod settings;
 mod terminal;
 mod unread;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -28,7 +29,10 @@ use failure::Failure;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    run(Cli::parse().command).unwrap_or_else(|failure| failure.report())
+    match Cli::try_parse() {
+        Ok(cli) => run(cli.command).unwrap_or_else(|failure| failure.report()),
+        Err(error) => usage::report(&error),
+    }
 }
 
 fn run(command: Command) -> Result<ExitCode, Failure> {

@@ -2,8 +2,8 @@
 //! show it.
 //!
 //! The proxy and forward-auth read attributes as `identity` says: any other attribute is missing from every request, and a
-//! rule skips requests that lack its key. `/v1/check`, RLS and RESP bring their own attributes, which are not known
-//! beforehand: a warning about those names both remedies, and `identity.sent_by_callers` silences it.
+//! rule skips requests that lack its key. `/v1/check`, RLS and RESP bring their own attributes: so nothing is said where
+//! neither the proxy nor `identity` is configured, and `identity.sent_by_callers` names what else callers send.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -44,8 +44,6 @@ struct RuleName {
 enum MissedBy {
     Proxy,
     ForwardAuth,
-    /// Nothing that is configured, as far as is known: callers may send it.
-    Unknown,
 }
 
 /// The position of a rule in its file.
@@ -109,8 +107,7 @@ impl Surfaces {
         if self.identity.sent_by_callers.iter().any(|sent| sent == attribute) {
             return None;
         }
-        let is_forward_auths = is_identitys_own(attribute) || self.reads_for_gateways();
-        Some(if is_forward_auths { MissedBy::ForwardAuth } else { MissedBy::Unknown })
+        self.reads_for_gateways().then_some(MissedBy::ForwardAuth)
     }
 
     /// Whether `identity` is configured, and not for the proxy: then gateways use `/v1/auth`, and send nothing else.
@@ -121,17 +118,7 @@ impl Surfaces {
     }
 }
 
-/// Whether an attribute is one that identity provides and clients seldom send.
-fn is_identitys_own(attribute: &str) -> bool {
-    matches!(attribute, "api_key" | "route") || attribute.starts_with("path.")
-}
-
 impl Unread {
-    /// Whether it may be intended: callers send the attribute.
-    pub(crate) fn may_be_sent(&self) -> bool {
-        self.missed_by == MissedBy::Unknown
-    }
-
     /// Whether `other` is the same attribute, missed in the same way by the same rules, whatever their position.
     pub(crate) fn is_same(&self, other: &Unread) -> bool {
         let names = |one: &Unread| -> Vec<(String, String)> {
@@ -166,7 +153,7 @@ impl Unread {
         let (line, attribute) = (self.line(), &self.attribute);
         match self.missed_by {
             MissedBy::Proxy => format!("add to the configuration: {line}"),
-            MissedBy::ForwardAuth | MissedBy::Unknown => format!(
+            MissedBy::ForwardAuth => format!(
                 "add to the configuration: {line}; or send `{attribute}` in /v1/check, gRPC or RESP, and say so: \
                  identity: {{ sent_by_callers: [{attribute}] }}"
             ),
@@ -190,7 +177,6 @@ impl fmt::Display for Unread {
         f.write_str(match missed_by {
             MissedBy::Proxy => "the proxy is not configured to read: there it limits nobody",
             MissedBy::ForwardAuth => "/v1/auth is not configured to read: there it limits nobody",
-            MissedBy::Unknown => "nothing reads from requests: it limits only callers that send it",
         })
     }
 }
@@ -210,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn what_identity_alone_gives_is_missed_everywhere_and_the_rest_behind_the_proxy() {
+    fn rules_alone_say_nothing_of_callers_and_a_proxy_reads_what_identity_says() {
         let anywhere = Surfaces::default();
-        assert_eq!(unread(&anywhere, "api_key"), ["identity: { api_key: { header: x-api-key } }"]);
-        assert_eq!(unread(&anywhere, "path.id"), ["identity: { paths: [\"/users/{id}\"] }"]);
-        for known in ["ip", "client", "method, path, host"] {
-            assert_eq!(unread(&anywhere, known), [""; 0], "{known}");
+        for key in ["api_key", "path.id", "user", "ip", "client", "method, path, host"] {
+            assert_eq!(unread(&anywhere, key), [""; 0], "{key}");
         }
         let proxied = Surfaces { proxied: vec!["d".to_owned()], ..Surfaces::default() };
+        assert_eq!(unread(&proxied, "api_key"), ["identity: { api_key: { header: x-api-key } }"]);
+        assert_eq!(unread(&proxied, "path.id"), ["identity: { paths: [\"/users/{id}\"] }"]);
         assert_eq!(unread(&proxied, "ip, tenant_id"), ["identity: { headers: { tenant_id: x-tenant-id } }"]);
         assert_eq!(unread(&proxied, "user").len(), 1);
     }
@@ -246,24 +232,24 @@ mod tests {
         }
         // With a proxy, it is for the proxy's domains; others may be those of `/v1/check`.
         let proxied = Surfaces { proxied: vec!["edge".to_owned()], ..given };
-        assert!(found(&proxied, "org")[0].may_be_sent());
+        assert_eq!(unread(&proxied, "org"), [""; 0]);
     }
 
     #[test]
-    fn what_callers_may_send_is_named_once_with_all_its_rules() {
+    fn an_attribute_is_named_once_with_all_its_rules() {
         let text = "domain: d\nrules:\n  - { name: a, key: [user], limits: [1/s] }\n  - { name: b, key: [user], limits: [1/s] }\n";
         let source = Source::new("r.yaml", text);
         let rules = RuleSet::compile(std::slice::from_ref(&source), Format::Native).unwrap();
-        let mut found = Surfaces::default().unread(&rules);
+        let proxied = Surfaces { proxied: vec!["d".to_owned()], ..Surfaces::default() };
+        let mut found = proxied.unread(&rules);
         locate(&mut found, &[(source, Format::Native)]);
         assert_eq!(
             found.iter().map(Unread::to_string).collect::<Vec<_>>(),
             [
-                "r.yaml:3: rule `a` of `d` and 1 other rule count by `user`, which nothing reads from requests: it limits only \
-              callers that send it"
+                "r.yaml:3: rule `a` of `d` and 1 other rule count by `user`, which the proxy is not configured to read: there \
+                 it limits nobody"
             ]
         );
-        assert!(found[0].may_be_sent());
     }
 
     #[test]
@@ -271,7 +257,7 @@ mod tests {
         let mut said = Surfaces::default();
         said.identity.sent_by_callers.push("user".to_owned());
         assert_eq!(unread(&said, "user"), [""; 0]);
-        assert!(found(&said, "org")[0].may_be_sent(), "naming what is sent does not make gateways ask");
+        assert_eq!(unread(&said, "org"), [""; 0], "naming what is sent does not make gateways ask");
         assert_eq!(unread(&Surfaces { proxied: vec!["d".to_owned()], ..said }, "user").len(), 1);
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use tidegate_rules::is_secret_name;
+
 /// Which decisions are kept, and where.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DecisionLogConfig {
@@ -30,7 +32,7 @@ pub struct DecisionLogConfig {
 /// Which attributes are written in clear.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clear {
-    /// All of them.
+    /// All of them, except those whose names say that they are secret, such as `api_key`.
     All,
     /// These.
     Only(Vec<String>),
@@ -39,7 +41,7 @@ pub enum Clear {
 impl Clear {
     pub(crate) fn has(&self, name: &str) -> bool {
         match self {
-            Clear::All => true,
+            Clear::All => !is_secret_name(name),
             Clear::Only(names) => names.iter().any(|clear| clear == name),
         }
     }

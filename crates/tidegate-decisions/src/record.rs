@@ -353,6 +353,15 @@ mod tests {
     }
 
     #[test]
+    fn all_in_clear_leaves_out_what_is_named_like_a_secret_unless_it_is_listed() {
+        let all = Digester::new(Some("secret"), Clear::All);
+        assert_eq!(all.shown("user", b"42"), "42");
+        assert!(is_hash(&all.shown("api_key", b"sk-1")) && is_hash(&all.shown("Authorization", b"Bearer x")));
+        let listed = Digester::new(Some("secret"), Clear::Only(vec!["api_key".to_owned()]));
+        assert_eq!(listed.shown("api_key", b"sk-1"), "sk-1");
+    }
+
+    #[test]
     fn a_value_that_only_begins_like_a_hash_is_hidden_from_a_viewer_and_found_by_its_own() {
         let names = Digester::new(Some("secret"), Clear::All);
         for sent in ["#secret-key", "#", "#0123456789abcde", "#0123456789ABCDEF", "#0123456789abcdef0"] {

@@ -23,6 +23,7 @@ use crate::parse::{BadLine, Format, Parser, Recorded, Tells};
 use crate::past::HashedValues;
 use crate::race_order::{LONGEST, More, RaceOrder};
 use crate::reader::{Line, Reader};
+use crate::reorder::{Order, Reorder};
 use crate::report::{BadLineExample, Lines, Report};
 use crate::ruled::{Ruled, at_once};
 use crate::summary::{RuleTally, Tally, printable_start};
@@ -40,6 +41,8 @@ pub struct Options {
     pub named: usize,
     /// What is known about values that the log hashes.
     pub hashed: HashedValues,
+    /// The order in which lines of an access log are replayed.
+    pub order: Order,
 }
 
 impl Options {
@@ -53,6 +56,7 @@ impl Options {
             memory,
             named: 5,
             hashed: HashedValues::Opaque,
+            order: Order::default(),
         }
     }
 }
@@ -86,6 +90,8 @@ pub struct Replay {
     leap: Option<Box<Leap>>,
     /// The first two lines, if the second is far earlier, until the third shows which of them is right.
     beginning: Option<Box<[Leap; 2]>>,
+    /// Lines of an access log that wait for earlier ones; taken out while one of them is replayed.
+    reorder: Option<Box<Reorder>>,
     leases: Leases,
     /// Lines that were in flight together; taken out while one of them is chosen.
     racing: Option<Box<RaceOrder>>,
@@ -111,6 +117,7 @@ impl Replay {
         let takes_leases = limits.flat_map(Rule::limits).any(|limit| limit.limit.takes_lease());
         Replay {
             domain: options.domain.clone(),
+            reorder: Reorder::of(options.order).map(Box::new),
             options,
             compared: against.is_some(),
             clock: Arc::new(ManualClock::at(Timestamp::from_micros(0))),
@@ -221,6 +228,20 @@ impl Replay {
     /// Queues a line. If requests take leases, and the log says how long answers took, requests that were in flight together
     /// may be replayed in another order than the log's.
     pub fn put(&mut self, recorded: &Recorded<'_>) {
+        let is_access_log = self.format.is_some_and(|format| format != Format::Tidegate);
+        match self.reorder.take_if(|_| is_access_log) {
+            Some(mut reorder) => {
+                reorder.put(Box::new(recorded.clone().into_owned()));
+                while let Some(next) = reorder.next() {
+                    self.put_next(&next);
+                }
+                self.reorder = Some(reorder);
+            }
+            None => self.put_next(recorded),
+        }
+    }
+
+    fn put_next(&mut self, recorded: &Recorded<'_>) {
         // A line that stands for several requests gives the time of one of them, and says nothing about the others.
         match &mut self.racing {
             Some(racing) if recorded.own.answered_in.is_some() && recorded.weight == 1 => {
@@ -398,7 +419,8 @@ impl Replay {
         let racing = self.racing.as_ref().map_or(0, |racing| racing.len() as u64);
         let beginning = self.beginning.iter().flat_map(|both| both.iter());
         let waiting = beginning.chain(self.leap.as_deref()).map(|leap| u64::from(leap.recorded.weight));
-        self.requests + racing + waiting.sum::<u64>()
+        let held = self.reorder.as_ref().map_or(0, |reorder| reorder.len() as u64);
+        self.requests + racing + held + waiting.sum::<u64>()
     }
 
     fn ruled(&self, side: Side) -> Option<&Ruled> {
@@ -406,6 +428,11 @@ impl Replay {
             Side::Now => self.now.as_ref(),
             Side::Before => self.before.as_ref(),
         }
+    }
+
+    /// The latest time of all lines so far, replayed or held.
+    fn seen(&self) -> Option<Timestamp> {
+        self.latest.max(self.reorder.as_ref().and_then(|reorder| reorder.latest()))
     }
 
     /// Time never goes back: a line earlier than its predecessor is decided at the predecessor's time.
@@ -442,6 +469,10 @@ impl Replay {
         let beginning = self.beginning.take().into_iter().flat_map(|both| *both);
         for leap in beginning.chain(self.leap.take().map(|leap| *leap)).collect::<Vec<_>>() {
             self.put(&leap.recorded);
+        }
+        if let Some(mut reorder) = self.reorder.take() {
+            reorder.rest().iter().for_each(|line| self.put_next(line));
+            (self.lines.reordered, self.lines.most_reordered_us) = (reorder.moved, reorder.most_moved.get());
         }
         self.play_waiting(More::None);
         self.begin();

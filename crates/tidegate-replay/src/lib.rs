@@ -21,6 +21,7 @@ mod past;
 mod race_order;
 mod reader;
 mod render;
+mod reorder;
 mod report;
 mod ruled;
 mod summary;
@@ -34,6 +35,7 @@ pub use parse::{
 pub use past::HashedValues;
 pub use reader::{Line, MOST_LINE_BYTES, Reader};
 pub use render::{Chart, html, svg, text};
+pub use reorder::Order;
 pub use report::{
     BadLineExample, CallerReport, Counts, LimitReport, Lines, Otherwise, Peak, Report, RuleChange,
     RuleReport, Suggestion, Timeline,

@@ -67,8 +67,18 @@ pub struct Lines {
     pub out_of_order: u64,
     /// The largest such difference, in microseconds.
     pub most_out_of_order_us: u64,
+    /// Lines earlier than one before them that were put in order.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reordered: u64,
+    /// The largest such difference, in microseconds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub most_reordered_us: u64,
     /// The first unreadable lines.
     pub examples: Vec<BadLineExample>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// An unreadable line.

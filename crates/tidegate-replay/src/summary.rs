@@ -217,12 +217,23 @@ impl Tally {
         }
         /// More than the writers of one log differ: then whole logs are out of order.
         const HOUR_US: u64 = 3_600_000_000;
-        if lines.out_of_order > 0 {
+        if lines.reordered > lines.out_of_order {
             notes.push(format!(
-                "{} lines are earlier than the one before them, by up to {:.3} s: they count as made at that one's time{}",
+                "{} lines are earlier than one before them, by up to {:.3} s: they are replayed in the order of their times",
+                lines.reordered - lines.out_of_order,
+                lines.most_reordered_us as f64 / 1e6,
+            ));
+        }
+        if lines.out_of_order > 0 {
+            let way_out = match lines.most_out_of_order_us {
+                HOUR_US.. => "; give logs in the order of time, the oldest first, or use --sort",
+                _ if lines.reordered > 0 => "; --sort puts the whole log in order",
+                _ => "",
+            };
+            notes.push(format!(
+                "{} lines are earlier than the one before them, by up to {:.3} s: they count as made at that one's time{way_out}",
                 lines.out_of_order,
                 lines.most_out_of_order_us as f64 / 1e6,
-                if lines.most_out_of_order_us >= HOUR_US { "; give logs in the order of time, the oldest first" } else { "" }
             ));
         }
         if stats.evicted_in_use + stats.evicted_spent > 0 {

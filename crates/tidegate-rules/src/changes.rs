@@ -67,6 +67,9 @@ impl RuleSet {
                     .collect();
                 conditions.sort_unstable();
                 described.fields.push(("match", conditions.join(", ")));
+                let hashed: Vec<&str> =
+                    selector.hashed.iter().map(|attribute| native.attributes.name(*attribute)).collect();
+                described.fields.push(("hash", format!("[{}]", hashed.join(", "))));
                 described.fields.push(("on_missing_key", format!("{:?}", selector.on_missing_key)));
             }
         }

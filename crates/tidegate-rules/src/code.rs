@@ -243,6 +243,11 @@ impl Rule {
         self.with("colocate", attribute.into())
     }
 
+    /// Hashes these attributes of the key, and no others. Without it, names such as `api_key` and `token` are.
+    pub fn hash(self, attributes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.with("hash", Text::list(attributes.into_iter().map(|attribute| Text::from(attribute.into()))))
+    }
+
     /// Counts and reports, but never refuses.
     pub fn shadow(self) -> Self {
         self.with("shadow", true)

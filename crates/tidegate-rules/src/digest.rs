@@ -107,7 +107,9 @@ fn of_selector(native: &NativeDomain, selector: &Selector) -> String {
         .collect();
     conditions.sort_unstable();
     let colocate = selector.colocate.map(|attribute| native.attributes.name(attribute));
-    format!("{conditions:?} {colocate:?} {:?}", selector.on_missing_key)
+    let hashed: Vec<&str> =
+        selector.hashed.iter().map(|attribute| native.attributes.name(*attribute)).collect();
+    format!("{conditions:?} {colocate:?} {:?} {hashed:?}", selector.on_missing_key)
 }
 
 pub(crate) fn of_limits(set: &LimitSet) -> String {
@@ -208,6 +210,7 @@ mod tests {
             format!("{base}, coordination: local"),
             format!("{base}, priority: P1"),
             format!("{base}, colocate: user"),
+            format!("{base}, hash: [user]"),
             format!("{base}, rollout: 10%"),
             format!("{base}, penalty: 5m"),
             format!("{base}, match: {{ path: /a }}"),

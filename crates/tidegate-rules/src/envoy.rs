@@ -72,6 +72,12 @@ impl Compiler<'_, '_> {
         let mut level = LevelBuilder::new();
         for mut descriptor in descriptors {
             path.push(descriptor.step.clone());
+            for field in &descriptor.unused {
+                let message =
+                    format!("`{field}` of `{}` does not decide anything here", descriptor.step.joined());
+                let hint = "leave it: every rule has metrics of its own, by its name";
+                self.report.warning(descriptor.span, message, hint);
+            }
             let limit = descriptor.limit.take();
             let rule = limit.and_then(|limit| self.rule(&descriptor, limit, path));
             let counters = if descriptor.shared { Counters::Shared } else { Counters::OnePerValue };

@@ -171,15 +171,30 @@ pub(crate) fn share(node: &Node, what: &str, report: &mut Report<'_>) -> Option<
 
 /// `true` or `false`.
 pub(crate) fn flag(node: &Node, what: &str, report: &mut Report<'_>) -> Option<bool> {
-    let text = unquoted(node, what, "true or false", report)?;
-    match &*text {
-        "true" | "True" | "TRUE" => Some(true),
-        "false" | "False" | "FALSE" => Some(false),
-        _ => {
-            let message = format!("{what} must be true or false, not {}", node.describe());
-            report.error(node.span, message, "write true or false");
+    match &node.value {
+        Value::Scalar(Scalar { text, quoted: false }) if text.eq_ignore_ascii_case("true") => Some(true),
+        Value::Scalar(Scalar { text, quoted: false }) if text.eq_ignore_ascii_case("false") => Some(false),
+        value => {
+            let meant = match value {
+                Value::Scalar(scalar) => flag_meant(&scalar.text),
+                _ => None,
+            };
+            let quoted =
+                if matches!(value, Value::Scalar(Scalar { quoted: true, .. })) { "quoted " } else { "" };
+            let message = format!("{what} must be true or false, not {quoted}{}", node.describe());
+            let hint = meant.map_or("write true or false".into(), |flag| format!("write {what}: {flag}"));
+            report.error(node.span, message, hint);
             None
         }
+    }
+}
+
+/// The flag that a word of YAML 1.1 or of another language means.
+fn flag_meant(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "y" | "on" | "1" | "enabled" => Some(true),
+        "false" | "no" | "n" | "off" | "0" | "disabled" => Some(false),
+        _ => None,
     }
 }
 

@@ -30,6 +30,7 @@ mod rule;
 mod ruleset;
 mod runtime;
 mod schema;
+mod secret;
 mod split;
 mod values;
 mod yaml;
@@ -49,6 +50,7 @@ pub use rule::{
 pub use ruleset::{Format, RuleSet, UnknownDomain};
 pub use runtime::{OverrideEffect, OverrideProblem, RuntimeOverride};
 pub use schema::SCHEMA;
+pub use secret::is_secret_name;
 pub use split::Share;
 pub use tidegate_core::{Scope, Timestamp};
 pub use values::ValuesRead;

@@ -3,6 +3,7 @@
 mod autopilot;
 mod condition;
 mod options;
+mod regex;
 mod rule;
 mod variants;
 mod warnings;
@@ -111,7 +112,14 @@ const CONFIG_FIELDS: [&str; 12] = [
 
 /// What a document is if not a rule file, and where it belongs.
 fn belongs_elsewhere(document: &Node) -> Option<(&'static str, &'static str)> {
-    let Value::Map(entries) = &document.value else { return None };
+    let entries = match &document.value {
+        Value::Map(entries) => entries,
+        Value::List(items) if items.first().is_some_and(is_limitadors) => {
+            let hint = "turn it into rules: `tidegate import limitador FILE > rules.yaml`";
+            return Some(("this is a limits file of Limitador, not a rule file", hint));
+        }
+        _ => return None,
+    };
     let has = |name: &str| entries.iter().any(|(key, _)| &*key.text == name);
     if has("descriptors") && !has("rules") {
         let hint =
@@ -122,6 +130,13 @@ fn belongs_elsewhere(document: &Node) -> Option<(&'static str, &'static str)> {
         return Some(("this is a server's configuration, not a rule file", "give it to `--config`"));
     }
     None
+}
+
+/// Whether this is a limit as Limitador has them.
+fn is_limitadors(item: &Node) -> bool {
+    let Value::Map(entries) = &item.value else { return false };
+    let has = |name: &str| entries.iter().any(|(key, _)| &*key.text == name);
+    has("namespace") && (has("max_value") || has("seconds"))
 }
 
 /// A domain whose rules are being read.
@@ -157,7 +172,7 @@ impl DomainReader {
     /// Resolves the names of overridden rules to numbers; reports unknown names, and cycles.
     fn resolve_overrides(&mut self, compiling: &mut Compiling, report: &mut Report<'_>) {
         let mut edges: Vec<Vec<(u32, Span)>> = Vec::new();
-        for Overriding { names: overridden, .. } in &self.overrides {
+        for (own, Overriding { names: overridden, .. }) in (0..).zip(&self.overrides) {
             let mut targets = Vec::new();
             for (name, span) in overridden {
                 // For each unknown name, all others are compared with it.
@@ -167,8 +182,10 @@ impl DomainReader {
                 match self.names.get(name) {
                     Some((target, _)) => targets.push((*target, *span)),
                     None => {
-                        let hint = did_you_mean(name, self.names.keys().map(|name| &**name))
-                            .unwrap_or_else(|| "name a rule of this domain".into());
+                        // Not the rule itself: it cannot override itself.
+                        let others = self.names.iter().filter(|(_, (number, _))| *number != own);
+                        let hint = did_you_mean(name, others.map(|(name, _)| &**name))
+                            .unwrap_or_else(|| "name another rule of this domain".into());
                         report.error(*span, format!("there is no rule `{name}` to override"), hint);
                     }
                 }

@@ -8,8 +8,8 @@ use crate::command::CommandLine;
 use crate::dist::{Dist, cannot, text};
 use crate::steps::{Failure, Outcome};
 
-/// Who answers for the package, until `DIST_MAINTAINER` says otherwise.
-const MAINTAINER: &str = "The tidegate authors <security@tidegate.example>";
+/// The line of Cargo.toml that says who answers for the package, unless `DIST_MAINTAINER` does.
+const MAINTAINER: &str = "maintainer = \"";
 
 /// The package's file.
 pub(super) fn file(dist: &Dist) -> PathBuf {
@@ -64,7 +64,13 @@ pub(super) fn build(dist: &Dist) -> Result<Outcome, Failure> {
 
 fn control(dist: &Dist, ours: &Path, stage: &Path) -> Result<String, Failure> {
     let size = dist.output(&CommandLine::new(["du", "-sk", &*text(stage)]))?;
-    let maintainer = std::env::var("DIST_MAINTAINER").unwrap_or_else(|_| MAINTAINER.to_owned());
+    let manifest = dist.read(&dist.root.join("Cargo.toml"))?;
+    let line = manifest.lines().find_map(|line| line.strip_prefix(MAINTAINER)?.strip_suffix('"'));
+    let owner = line.ok_or_else(|| Failure {
+        what: "Cargo.toml names no maintainer".to_owned(),
+        hint: "add it under [workspace.metadata.owner]".to_owned(),
+    })?;
+    let maintainer = std::env::var("DIST_MAINTAINER").unwrap_or_else(|_| owner.to_owned());
     let symbols = dist.output(&CommandLine::new(["objdump", "-T", &*text(&dist.binary())]))?;
     let template = dist.read(&ours.join("control"))?;
     Ok(template

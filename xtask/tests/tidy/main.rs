@@ -6,6 +6,7 @@ mod algorithms;
 mod api;
 mod arrows;
 mod bounds;
+mod docs;
 mod files;
 mod lints;
 mod names;

@@ -75,7 +75,7 @@ impl Control {
             }
             (_, Some(why)) => tracing::warn!(
                 "the other nodes do not learn of the newest rules and bans, because they cannot be published: {why}; \
-                 this node tries again"
+                 this node tries again (nodes that take their rules from files need no database: admin.database: none)"
             ),
         }
     }

@@ -10,7 +10,7 @@ use super::OutputArgs;
 
 /// Work out what a rule set needs for so many users: memory, Redis nodes, calls per second
 ///
-/// From what was measured (docs/guides/operating.md shows the tables), and from assumptions that it prints and that
+/// From what was measured (docs/operate/sizing.md shows the tables), and from assumptions that it prints and that
 /// flags change. It connects to nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate plan --users 1000000 --rules rules/\n  \

@@ -91,6 +91,11 @@ impl Decision {
         if let Some(lease) = lease {
             clauses.push(format!("lease {lease}"));
         }
+        for skipped in self.reply["skipped"].as_array().into_iter().flatten() {
+            let missing = skipped["missing"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let (rule, missing) = (skipped["rule"].as_str().unwrap_or_default(), missing.collect::<Vec<_>>());
+            clauses.push(format!("skipped by {rule} (no {})", missing.join(", ")));
+        }
         if source.starts_with("fallback") {
             clauses.push(format!("the store did not answer ({source})"));
         } else if source.starts_with("overload") {
@@ -224,6 +229,16 @@ mod tests {
         }));
         let told = "allowed by uploads, 3 of 10 left, go in 250ms, lease abc, the store did not answer (fallback_local)";
         assert_eq!(decision.sentence(), told);
+    }
+
+    #[test]
+    fn a_rule_that_was_skipped_is_told_with_what_is_missing() {
+        let decision = decision(json!({
+            "allowed": true, "rule": null, "limit": null, "remaining": null, "reset_after_ms": null,
+            "retry_after_ms": null, "source": "none", "lease": null, "delay_ms": 0,
+            "skipped": [{ "rule": "per-user", "missing": ["user", "tenant"] }],
+        }));
+        assert_eq!(decision.sentence(), "allowed, no rule matched, skipped by per-user (no user, tenant)");
     }
 
     #[test]

@@ -58,8 +58,10 @@ fn make_link(args: &LoginArgs) -> Result<String, Failure> {
     };
     let client = AdminClient::at(server.parse::<Endpoint>()?, args.ca.clone())?;
     let named = args.data.is_some() || args.config.is_some();
-    match database(&settings).filter(|_| named || !client.has_token()) {
-        Some(url) => through_database(&url, &server),
+    match database(&settings) {
+        Some(url) if named || !client.has_token() => through_database(&url, &server),
+        // The token that this machine keeps may have been deleted since, or belong to a server that is gone.
+        Some(url) => through_server(&client, &server).or_else(|_| through_database(&url, &server)),
         None => through_server(&client, &server),
     }
 }

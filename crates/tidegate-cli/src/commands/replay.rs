@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
 use tidegate_replay::{
-    Format, Line, LogSource, MergeByTime, Options, Parser, Reader, Replay, html, svg, text,
+    Format, Line, LogSource, MergeByTime, Options, Order, Parser, Reader, Replay, html, svg, text,
 };
 use tidegate_rules::RuleSet;
 
@@ -30,7 +30,8 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let against = (!args.against.is_empty()).then(|| load(&args.against)).transpose()?;
     let domain = domain(args, &rules)?;
     let named = domain.clone().unwrap_or_default();
-    let options = Options { named: args.top, most_callers: args.max_callers, ..Options::new(named) };
+    let order = if args.sort { Order::Whole } else { Order::Window };
+    let options = Options { named: args.top, most_callers: args.max_callers, order, ..Options::new(named) };
     let mut domains: Vec<String> = rules.domains().map(str::to_owned).collect();
     domains.sort_unstable();
     let mut replay = Replay::new(rules, against.map(|loaded| loaded.rules), options);
@@ -267,24 +268,30 @@ fn parser_for(first: Line<'_>, args: &ReplayArgs) -> Result<(Parser, bool), Fail
     if first.starts_with(&[0x1f, 0x8b]) || first.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         return Err(Failure::new("the log is compressed").hint("zcat access.log.gz | tidegate replay - …"));
     }
+    let mapping: Vec<(String, String)> =
+        args.map.iter().map(|map| (map.key.clone(), map.value.clone())).collect();
+    let bad_mapping =
+        |why: String| Failure::new(why).hint("for example --map time=started_at --map user=account");
     let format = match args.format {
+        RecordedFormat::Json => {
+            return Ok((Parser::json(&mapping).map_err(bad_mapping)?, false));
+        }
+        // A line of JSON is no header.
+        RecordedFormat::Auto if !mapping.is_empty() && first.starts_with(b"{") => {
+            return Ok((Parser::json(&mapping).map_err(bad_mapping)?, false));
+        }
         // `--map` names columns, so the log must be CSV.
         RecordedFormat::Auto | RecordedFormat::Csv
             if args.format == RecordedFormat::Csv || !args.map.is_empty() =>
         {
-            let mapping: Vec<(String, String)> =
-                args.map.iter().map(|map| (map.key.clone(), map.value.clone())).collect();
-            let parser = Parser::csv(first, &mapping).map_err(|why| {
-                Failure::new(why).hint("for example --map time=started_at --map user=account")
-            })?;
-            return Ok((parser, true));
+            return Ok((Parser::csv(first, &mapping).map_err(bad_mapping)?, true));
         }
         _ if !args.map.is_empty() => {
-            return Err(Failure::new("--map names columns, and only CSV has some")
-                .hint("leave it out, or say --format csv"));
+            return Err(Failure::new("--map names columns of CSV, or fields of JSON lines")
+                .hint("leave it out, or say --format csv or --format json"));
         }
         RecordedFormat::Auto | RecordedFormat::Csv => Format::of(first).map_err(|unknown| {
-            let hint = "say which it is with --format; for CSV also which column is what, with --map";
+            let hint = "say which it is with --format; for csv and json also which column or field is what, with --map";
             Failure::new(format!("{unknown}, by its first line")).hint(hint)
         })?,
         RecordedFormat::Tidegate => Format::Tidegate,
@@ -292,7 +299,7 @@ fn parser_for(first: Line<'_>, args: &ReplayArgs) -> Result<(Parser, bool), Fail
         RecordedFormat::Envoy => Format::Envoy,
         RecordedFormat::Caddy => Format::Caddy,
     };
-    Ok((Parser::new(format).expect("CSV was dealt with"), false))
+    Ok((Parser::new(format).expect("formats with a mapping were dealt with"), false))
 }
 
 /// A progress bar on stderr; nothing if that is not a terminal.

@@ -53,7 +53,10 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
         }
         RulesCommand::Export { dir } => {
             let files = export(&client, dir)?;
-            let text = format!("{} documents are in {}", files.len(), dir.display());
+            let text = match files.len() {
+                1 => format!("1 document is in {}", dir.display()),
+                many => format!("{many} documents are in {}", dir.display()),
+            };
             out.text(&json!({ "directory": dir.display().to_string(), "files": files }), &text)?;
         }
         RulesCommand::Diff { what } => diff(&client, &out, what)?,
@@ -249,6 +252,11 @@ impl Printer {
                     "busiest": caller(&suggested["busiest"][0]["key"]),
                 }));
             }
+        }
+        if rows.iter().all(|row| row["suggested"].is_null()) {
+            let text = "nothing to suggest yet: no requests are recorded under these rules. Suggestions come from the decision log: \
+                        add `decision_log: {}` to the configuration, and let some traffic pass";
+            return self.text(body, text);
         }
         let columns =
             ["domain", "rule", "limit", "now", "suggested", "confidence", "callers", "above", "busiest"];

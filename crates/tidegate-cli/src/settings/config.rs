@@ -280,7 +280,7 @@ impl Config {
         let is_rules = |line: &str| line.trim_start_matches(['{', ' ']).starts_with("domain:");
         if text.lines().any(|line| !line.starts_with("  ") && is_rules(line)) {
             return Err(Failure::new(format!("{name} is a rule file, not the server's configuration"))
-                .hint("give it to --rules"));
+                .hint(format!("give it to --rules, or check it alone: tidegate validate {name}")));
         }
         serde_saphyr::from_str(text).map_err(|error| diagnose::failure(name, text, &error))
     }

@@ -22,7 +22,7 @@ pub(crate) struct DecisionLog {
     refusals_per_second: Option<u32>,
     /// The most memory that kept decisions take, in bytes: 16777216 by default
     memory: Option<Count>,
-    /// Attributes whose values are written as they are, `*` for all: none by default. All others are hashed
+    /// Attributes whose values are written as they are, `*` for all but those named like a secret, such as `api_key`: none by default. All others are hashed
     clear: Option<Vec<String>>,
     /// What hashes are keyed with, the same on all nodes: at least 16 bytes. By default `store.lease_secret`, and without
     /// that one that the fleet keeps in its Redis; on the memory store each process has its own

@@ -22,9 +22,11 @@ pub(super) fn failure(file: &str, text: &str, error: &Error) -> Failure {
         hidden => {
             let at = hidden.as_ref().map(|place| format!(":{}:{}", place.number, place.start + 1));
             let (mut message, hint) = explain_without_values(error.without_snippet());
-            if let Some(field) = hidden.and_then(|place| place.field()).filter(|_| message == UNREADABLE) {
-                message = format!("the value of `{field}` cannot be read");
+            let field = hidden.and_then(|place| place.field());
+            if let Some(field) = field.filter(|_| message == UNREADABLE) {
+                message = format!("the value of `{field}` is not valid");
             }
+            let hint = hint.or_else(|| field.and_then(example));
             let failure = Failure::new(format!("{file}{}: {message}", at.unwrap_or_default()));
             return match hint {
                 Some(hint) => failure.hint(hint),
@@ -53,9 +55,7 @@ fn explain(error: &Error) -> (String, Option<String>) {
             let key = key.as_deref().unwrap_or("a field");
             (format!("`{key}` is given twice"), Some("keep one of them".to_owned()))
         }
-        Error::Unexpected { expected: "string scalar", .. } => {
-            ("expected a single value here".to_owned(), None)
-        }
+        Error::Unexpected { expected, .. } => (unexpected(expected), None),
         other => {
             // A value's own error may have a hint, after a line break.
             let text = UserMessageFormatter.format_message(other).into_owned();
@@ -76,7 +76,41 @@ pub(super) fn without_values(error: &Error) -> String {
 }
 
 /// The default message about a value that must not be shown.
-const UNREADABLE: &str = "this cannot be read";
+const UNREADABLE: &str = "a value is not valid";
+
+/// The parser's word for another kind of value than there is.
+fn unexpected(expected: &str) -> String {
+    match expected {
+        "string scalar" => "expected a single value here".to_owned(),
+        "mapping start" => "expected fields and their values here, such as { name: value }".to_owned(),
+        "sequence start" => "expected a list here, such as [a, b]".to_owned(),
+        other => format!("expected {other} here"),
+    }
+}
+
+/// How to write a field of a section whose values are not shown.
+pub(super) fn example(field: &str) -> Option<String> {
+    let example = match field {
+        "api_key" => "api_key: { header: x-api-key }",
+        "trusted_proxies" => "trusted_proxies: [10.0.0.0/8, 192.0.2.7]",
+        "statsd" => "statsd: { address: 127.0.0.1:8125 }",
+        "otlp" => "otlp: { endpoint: http://127.0.0.1:4318 }",
+        "jwt" => "jwt: { jwks: https://issuer.example/keys, claims: { user: sub } }",
+        "headers" => "headers: { tenant: x-tenant }",
+        "cookies" => "cookies: { session: sid }",
+        "query" => "query: { page: p }",
+        "paths" => "paths: [\"/users/{id}\"]",
+        "composites" => "composites: { user_route: [user, route] }",
+        "hops" => "hops: 1",
+        "ipv6_prefix" => "ipv6_prefix: 64",
+        "client" => "client: [user, api_key, ip]",
+        "identity" => "identity: { api_key: { header: x-api-key }, trusted_proxies: [10.0.0.0/8] }",
+        "users" => "users: [{ name: app, password: … }]",
+        "breaker" => "breaker: { failures: 3, open_for: 30s }",
+        _ => return None,
+    };
+    Some(format!("write it like this: {example}"))
+}
 
 fn explain_without_values(error: &Error) -> (String, Option<String>) {
     match error {
@@ -92,9 +126,7 @@ fn explain_without_values(error: &Error) -> (String, Option<String>) {
         Error::DuplicateMappingKey { .. } => {
             ("a field is given twice".to_owned(), Some("keep one of them".to_owned()))
         }
-        Error::Unexpected { expected: "string scalar", .. } => {
-            ("expected a single value here".to_owned(), None)
-        }
+        Error::Unexpected { expected, .. } => (unexpected(expected), None),
         Error::SerdeInvalidType { expected, .. } | Error::SerdeInvalidValue { expected, .. } => {
             (format!("expected {expected} here"), None)
         }

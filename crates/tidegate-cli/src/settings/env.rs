@@ -39,6 +39,14 @@ struct Variable {
     set: fn(&mut Config, &str) -> Result<(), String>,
 }
 
+impl Variable {
+    /// The field of the file that it sets: `identity` for `TIDEGATE_IDENTITY`.
+    fn field(&self) -> String {
+        let path = self.name.trim_start_matches("TIDEGATE_");
+        path.rsplit("__").next().unwrap_or(path).to_lowercase()
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Secrecy {
     Open,
@@ -340,7 +348,10 @@ pub(crate) fn read(environment: impl Iterator<Item = (OsString, OsString)>) -> R
         if from_file {
             text = read_secret(name, &text)?;
         }
-        (variable.set)(&mut config, &text).map_err(|why| bad_value(name, &why))?;
+        (variable.set)(&mut config, &text).map_err(|why| match diagnose::example(&variable.field()) {
+            Some(example) if !why.contains('\n') => bad_value(name, &format!("{why}\n{example}")),
+            _ => bad_value(name, &why),
+        })?;
     }
     Ok(config)
 }

@@ -192,9 +192,9 @@ impl FromStr for Count {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text.replace('_', "").parse();
-        number
-            .map(Count)
-            .map_err(|_| format!("`{text}` is not a whole number above 0\nwrite it as 10000 or 10_000"))
+        number.map(Count).map_err(|_| {
+            format!("`{text}` is not a whole number above 0\nwrite it in digits, such as 10000 or 10_000")
+        })
     }
 }
 

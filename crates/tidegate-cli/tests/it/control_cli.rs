@@ -274,6 +274,25 @@ fn a_log_in_link_is_made_through_the_database_or_with_a_token() {
     assert!(told.contains("not logged in") && told.contains("tidegate login"), "{told}");
 }
 
+#[test]
+fn a_kept_token_that_no_longer_works_does_not_keep_anybody_from_logging_in_beside_the_database() {
+    let node = Node::start("");
+    let server = format!("http://{}", node.admin);
+    let kept = node.dir.path().join(".config/tidegate/tokens");
+    fs::create_dir_all(kept.parent().unwrap()).unwrap();
+    fs::write(&kept, format!("{server} tg_0123456789abcdef0123456789abcdef\n")).unwrap();
+    let log_in = |data: &Path| {
+        let mut command = tidegate(&["login", "--keep", "--admin", &server]);
+        command.env("HOME", node.dir.path()).env("TIDEGATE_DATA", data).output().unwrap()
+    };
+    let elsewhere = log_in(&node.dir.path().join("nothing"));
+    assert!(!elsewhere.status.success(), "without the database the token is all there is");
+    let done = log_in(&node.server.data());
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let mut command = tidegate(&["rules", "--admin", &server, "list"]);
+    assert!(command.env("HOME", node.dir.path()).output().unwrap().status.success(), "the new token works");
+}
+
 /// `tidegate login -` with this link on standard input; tokens are kept in `home`.
 fn log_in_with(link: &str, home: &Path) -> Output {
     let mut command = tidegate(&["login", "-"]);

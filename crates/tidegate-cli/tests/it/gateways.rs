@@ -367,10 +367,19 @@ fn envoy_sends_each_key_to_one_of_two_proxies_that_share_nothing() {
 }
 
 #[test]
-fn the_rules_without_their_configuration_are_warned_of_with_the_line_to_add() {
-    let rules = examples().join("rules.yaml");
+fn rules_beside_another_configuration_are_warned_of_with_the_line_to_add() {
+    let (rules, dir) = (examples().join("rules.yaml"), tempfile::tempdir().unwrap());
     let rules = rules.to_str().unwrap();
-    let validated = crate::tidegate(&["validate", rules]).output().unwrap();
+    let alone = crate::tidegate(&["validate", rules]).output().unwrap();
+    assert_eq!(String::from_utf8(alone.stderr).unwrap(), "", "callers may send what the rules count by");
+    let other = dir.path().join("other.yaml");
+    fs::write(
+        &other,
+        format!("identity: {{ headers: {{ tenant: x-tenant }} }}\nrules: {{ paths: ['{rules}'] }}\n"),
+    )
+    .unwrap();
+    let other = other.to_str().unwrap();
+    let validated = crate::tidegate(&["validate", "--config", other]).output().unwrap();
     let warned = String::from_utf8(validated.stderr).unwrap();
     assert!(validated.status.success());
     assert!(warned.contains("rule `per-key` of `gateway` counts by `api_key`"), "{warned}");
@@ -378,7 +387,7 @@ fn the_rules_without_their_configuration_are_warned_of_with_the_line_to_add() {
     let config = examples().join("tidegate.yaml");
     let validated = crate::tidegate(&["validate", "--config", config.to_str().unwrap()]).output().unwrap();
     assert_eq!(String::from_utf8(validated.stderr).unwrap(), "");
-    let mut server = TidegateServer::start(BINARY, &[&FREE_PORTS[..], &["--rules", rules]].concat());
+    let mut server = TidegateServer::start(BINARY, &[&FREE_PORTS[..], &["--config", other]].concat());
     assert_eq!(http::get(server.addr("http"), "/healthz").status, 200);
     let said = server.stderr();
     assert!(said.contains("counts by `api_key`") && said.contains("x-api-key"), "{said}");

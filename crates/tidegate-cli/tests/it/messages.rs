@@ -20,6 +20,8 @@ const RULES: &str = "{ domain: api, rules: [{ name: a, key: [user], limits: [5/s
 const CONFIG: &str = "listen: { http: 127.0.0.1:0 }";
 const ENVOY: &str = "{ domain: edge, descriptors: [{ key: path }] }";
 
+const LIMITADOR: &str = "- { namespace: api, max_value: 10, seconds: 60, conditions: [], variables: [user] }";
+
 const ROWS: &[(Typed, &str)] = &[
     (File(RULES, &["serve", "--config", "file.yaml"]), "--rules"),
     (File(RULES, &["validate", "--config", "file.yaml"]), "--rules"),
@@ -45,6 +47,23 @@ const ROWS: &[(Typed, &str)] = &[
     (Limit("{ algorithm: fixed_window, limit: 5, window: day, timezone: UTC }"), "did you mean `tz`?"),
     (Limit("{ algorithm: token_bucket, rate: 5/s, capacity: 5 }"), "did you mean `burst`?"),
     (File(RULES, &["serve", "--http", "28080"]), "127.0.0.1:28080"),
+    (File(LIMITADOR, &["validate", "file.yaml"]), "tidegate import limitador"),
+    (Rule("match: { path: '^/v[0-9]+/' }"), "write `/v*/*`"),
+    (Rule("shadow: 'yes'"), "write shadow: true"),
+    (Rule("overrides: [b]"), "name another rule of this domain"),
+    (File("limits: { max_cells: two }", &["validate", "--config", "file.yaml"]), "write it in digits"),
+    (
+        File("identity: { api_key: x-api-key }", &["validate", "--config", "file.yaml"]),
+        "api_key: { header: x-api-key }",
+    ),
+    (
+        File("identity: { trusted_proxies: 10.0.0.0/8 }", &["validate", "--config", "file.yaml"]),
+        "trusted_proxies: [10.0.0.0/8",
+    ),
+    (
+        File("telemetry: { statsd: 127.0.0.1:8125 }", &["validate", "--config", "file.yaml"]),
+        "statsd: { address",
+    ),
 ];
 
 #[test]

@@ -85,7 +85,7 @@ fn settled_pair(redis: &Redis) -> [Node; 2] {
     nodes
 }
 
-/// Less than L + N beyond L, on N nodes: docs/guides/operating.md, "What is lost when".
+/// Less than L + N beyond L, on N nodes: docs/operate/lost.md.
 const BOUND: usize = 2 * 600 + 2;
 
 #[test]

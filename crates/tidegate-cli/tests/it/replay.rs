@@ -89,7 +89,7 @@ fn mistakes_say_what_to_do() {
         (&["access.log", "--rules", "new.yaml", "--map", "time=when"], "there is no column `when`"),
         (
             &["access.log", "--rules", "new.yaml", "--format", "combined", "--map", "ip=a"],
-            "only CSV has some",
+            "columns of CSV, or fields of JSON lines",
         ),
         (&["-", "access.log", "-", "--rules", "new.yaml"], "`-` is given twice"),
         (&["missing.log", "--rules", "new.yaml", "--html", "no/a.html"], "cannot write no/a.html"),

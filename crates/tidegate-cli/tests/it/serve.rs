@@ -173,9 +173,11 @@ fn check_and_bench_agree_with_the_server() {
 }
 
 #[test]
-fn a_key_that_nothing_reads_is_warned_of_at_start_and_not_again_by_every_reload() {
+fn a_key_that_identity_leaves_out_is_warned_of_at_start_and_not_again_by_every_reload() {
     let dir = rule_file(5);
-    let mut server = start(&["--rules", &path(dir.path(), "rules.yaml")]);
+    fs::write(dir.path().join("tidegate.yaml"), "identity: { api_key: { header: x-api-key } }\n").unwrap();
+    let (config, rules_file) = (path(dir.path(), "tidegate.yaml"), path(dir.path(), "rules.yaml"));
+    let mut server = start(&["--config", &config, "--rules", &rules_file]);
     let http = server.addr("http");
     let times_warned = |server: &TidegateServer| server.stderr().matches("counts by `user`").count();
     assert_eq!(limit_now(http), Some(5));
@@ -187,9 +189,9 @@ fn a_key_that_nothing_reads_is_warned_of_at_start_and_not_again_by_every_reload(
     eventually("the new rules are in use", PATIENCE, || limit_now(http) == Some(7));
     eventually("the reload is logged", PATIENCE, || server.stderr().contains("rules reloaded"));
     assert_eq!(times_warned(&server), 1, "{}", server.stderr());
-    let mut quiet = start(&[]);
-    assert_eq!(limit_now(quiet.addr("http")), Some(100));
-    assert!(!quiet.stderr().contains("counts by"), "the starter rules say it: {}", quiet.stderr());
+    let mut quiet = start(&["--rules", &rules_file]);
+    assert_eq!(limit_now(quiet.addr("http")), Some(7));
+    assert!(!quiet.stderr().contains("counts by"), "callers send it: {}", quiet.stderr());
 }
 
 #[test]

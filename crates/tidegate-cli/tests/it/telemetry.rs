@@ -120,8 +120,8 @@ fn assert_on_the_page(metrics: &str) {
 
 #[test]
 fn the_table_of_alerts_names_metrics_and_labels_that_exist() {
-    let guide = fs::read_to_string(root("docs/guides/operating.md")).unwrap();
-    let table = guide.split("## What to alert on").nth(1).unwrap().split("\n## ").next().unwrap();
+    let guide = fs::read_to_string(root("docs/operate/alerts.md")).unwrap();
+    let table = guide.as_str();
     let cells = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
     let names: String =
         cells.map(|cell| format!("`{cell}").replace('`', " tidegate_").replace(", ", " ")).collect();
@@ -131,10 +131,10 @@ fn the_table_of_alerts_names_metrics_and_labels_that_exist() {
         .filter(|name| *name != "tidegate_")
         .map(|name| format!("{name}\n"))
         .collect();
-    assert_known(&names, "operating.md");
+    assert_known(&names, "alerts.md");
     let rules = fs::read_to_string(root("deploy/prometheus/tidegate.rules.yml")).unwrap();
     for name in names.lines().map(|name| name.split('{').next().unwrap()) {
-        assert!(rules.contains(name), "operating.md: no shipped rule is about {name}");
+        assert!(rules.contains(name), "alerts.md: no shipped rule is about {name}");
     }
 }
 
@@ -142,8 +142,8 @@ fn the_table_of_alerts_names_metrics_and_labels_that_exist() {
 fn what_the_table_of_alerts_says_of_a_metric_are_values_of_its_own_labels() {
     let known = known_metrics();
     let all: BTreeSet<&String> = known.values().flat_map(|labels| labels.values().flatten()).collect();
-    let guide = fs::read_to_string(root("docs/guides/operating.md")).unwrap();
-    let table = guide.split("## What to alert on").nth(1).unwrap().split("\n## ").next().unwrap();
+    let guide = fs::read_to_string(root("docs/operate/alerts.md")).unwrap();
+    let table = guide.as_str();
     let mut found = 0;
     for row in table.lines().filter(|line| line.starts_with("| `")) {
         let words = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();

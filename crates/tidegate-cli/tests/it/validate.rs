@@ -92,7 +92,8 @@ fn a_file_of_another_kind_is_told_where_it_belongs() {
     let dir =
         files(&[("rules.yaml", GOOD), ("envoy.yaml", envoy), ("tidegate.yml", "listen: { http: off }")]);
     for (args, hint) in [
-        (&["validate", "--config", "rules.yaml"][..], "give it to --rules"),
+        (&["validate", "--config", "rules.yaml"][..], "tidegate validate rules.yaml"),
+        (&["serve", "--config", "rules.yaml"], "give it to --rules"),
         (&["validate", "tidegate.yml"], "give it to `--config`"),
         (&["validate", "envoy.yaml"], "`--envoy-config`"),
         (&["serve", "--http", "28080"], "write 127.0.0.1:28080"),
@@ -103,30 +104,49 @@ fn a_file_of_another_kind_is_told_where_it_belongs() {
 }
 
 const READS_USERS: &str = "identity: { jwt: { secret: 0123456789abcdef, claims: { user: sub } } }";
-const SAYS_IT_IS_SENT: &str = "identity: { sent_by_callers: [user] }";
 
 #[test]
-fn a_key_that_nothing_reads_is_warned_of_with_its_place_and_the_line_to_add() {
-    let dir = files(&[("a.yaml", GOOD)]);
-    let ran = run_in(dir.path(), &["validate", "a.yaml"]);
-    assert!(ran.starts_with("exit 0"), "{ran}");
-    assert_eq!(ran.matches("a.yaml:1: rule `per-user` of `api` counts by `user`").count(), 1, "{ran}");
-    assert!(ran.contains("claims: { user: sub }") && ran.contains("send `user` in /v1/check"), "{ran}");
-    let json = run_in(dir.path(), &["validate", "a.yaml", "--output", "json"]);
-    assert!(json.contains(r#""file": "a.yaml""#) && json.contains(r#""line": 1"#), "{json}");
+fn rules_alone_are_not_warned_of_for_what_callers_send() {
+    let dir = files(&[("a.yaml", GOOD), ("tidegate.yml", "rules: { paths: [a.yaml] }")]);
+    for args in [&["a.yaml"][..], &["--config", "tidegate.yml"]] {
+        let ran = run_in(dir.path(), &[&["validate", "--strict"], args].concat());
+        assert!(ran.starts_with("exit 0") && !ran.contains("warning"), "{ran}");
+    }
 }
 
 #[test]
-fn strict_fails_on_a_key_that_nothing_reads_where_a_configuration_could_say_who_does() {
+fn a_key_that_the_proxy_does_not_read_is_warned_of_with_its_place_and_the_line_to_add() {
     let dir = files(&[("a.yaml", GOOD)]);
-    let ran = run_in(dir.path(), &["validate", "--strict", "a.yaml"]);
-    assert!(ran.starts_with("exit 0") && ran.contains("warning: a.yaml:1"), "rules alone cannot tell: {ran}");
-    for (identity, exit) in [("", "exit 1"), (READS_USERS, "exit 0"), (SAYS_IT_IS_SENT, "exit 0")] {
-        fs::write(dir.path().join("tidegate.yml"), format!("rules: {{ paths: [a.yaml] }}\n{identity}\n"))
-            .unwrap();
+    for (identity, exit) in [("", "exit 1"), (READS_USERS, "exit 0")] {
+        let proxy = "proxy: { listen: 127.0.0.1:0, domain: api, upstreams: [{ name: a, targets: ['http://127.0.0.1:9'] }], routes: [{ path: /, upstream: a }] }";
+        fs::write(
+            dir.path().join("tidegate.yml"),
+            format!("rules: {{ paths: [a.yaml] }}\n{proxy}\n{identity}\n"),
+        )
+        .unwrap();
         let ran = run_in(dir.path(), &["validate", "--strict", "--config", "tidegate.yml"]);
         assert!(ran.starts_with(exit), "{identity}: {ran}");
-        assert_eq!(ran.contains("counts by `user`"), exit == "exit 1", "{identity}: {ran}");
+        let place =
+            "a.yaml:1: rule `per-user` of `api` counts by `user`, which the proxy is not configured to read";
+        assert_eq!(ran.contains(place), exit == "exit 1", "{identity}: {ran}");
+        assert_eq!(ran.contains("claims: { user: sub }"), exit == "exit 1", "{identity}: {ran}");
+    }
+}
+
+#[test]
+fn where_identity_reads_for_gateways_what_it_leaves_out_is_warned_of_unless_callers_send_it() {
+    let dir = files(&[("a.yaml", GOOD)]);
+    let reads = "identity: { api_key: { header: x-api-key }";
+    for (rest, exit) in [(" }", "exit 1"), (", sent_by_callers: [user] }", "exit 0")] {
+        fs::write(dir.path().join("tidegate.yml"), format!("rules: {{ paths: [a.yaml] }}\n{reads}{rest}\n"))
+            .unwrap();
+        let ran = run_in(dir.path(), &["validate", "--strict", "--config", "tidegate.yml"]);
+        assert!(ran.starts_with(exit), "{rest}: {ran}");
+        assert_eq!(
+            ran.contains("which /v1/auth is not configured to read"),
+            exit == "exit 1",
+            "{rest}: {ran}"
+        );
     }
 }
 

@@ -25,13 +25,13 @@ impl Replay {
         }
         if let Some(leap) = self.leap.take() {
             // Of the first two lines of a log, either may be wrong.
-            if self.latest.is_none() && recorded.when() + LEAP < leap.recorded.when() {
+            if self.seen().is_none() && recorded.when() + LEAP < leap.recorded.when() {
                 self.beginning = Some(Box::new([*leap, self.leap_of(recorded, text)]));
                 return;
             }
             self.put_or_not(*leap, recorded.when());
         }
-        if self.latest.is_none_or(|latest| latest + LEAP < recorded.when()) {
+        if self.seen().is_none_or(|latest| latest + LEAP < recorded.when()) {
             self.leap = Some(Box::new(self.leap_of(recorded, text)));
         } else {
             self.put(recorded);

@@ -8,6 +8,7 @@ mod combined;
 mod csv;
 mod decisions;
 mod json;
+mod mapped;
 mod shape;
 mod time;
 
@@ -36,6 +37,8 @@ pub enum Format {
     Caddy,
     /// Comma-separated values; needs a mapping of columns.
     Csv,
+    /// JSON lines of any shape; needs a mapping of fields.
+    Json,
 }
 
 impl Format {
@@ -48,6 +51,7 @@ impl Format {
             Format::Envoy => "envoy",
             Format::Caddy => "caddy",
             Format::Csv => "csv",
+            Format::Json => "json",
         }
     }
 
@@ -310,10 +314,11 @@ enum Kind {
     Envoy(Box<access::Envoy>),
     Caddy(Box<access::Caddy>),
     Csv(csv::Columns),
+    Json(mapped::Fields),
 }
 
 impl Parser {
-    /// A parser for any format but CSV.
+    /// A parser for any format that needs no mapping.
     #[must_use]
     pub fn new(format: Format) -> Option<Parser> {
         let kind = match format {
@@ -321,7 +326,7 @@ impl Parser {
             Format::Combined => Kind::Combined(Box::default()),
             Format::Envoy => Kind::Envoy(Box::default()),
             Format::Caddy => Kind::Caddy(Box::default()),
-            Format::Csv => return None,
+            Format::Csv | Format::Json => return None,
         };
         Some(Parser(kind))
     }
@@ -335,6 +340,14 @@ impl Parser {
         csv::Columns::new(header, mapping).map(|columns| Parser(Kind::Csv(columns)))
     }
 
+    /// A parser for JSON lines. `mapping` gives the field of each attribute and of `time`, `a.b` for one inside another.
+    ///
+    /// # Errors
+    /// `mapping` has no `time`.
+    pub fn json(mapping: &[(String, String)]) -> Result<Parser, String> {
+        mapped::Fields::new(mapping).map(|fields| Parser(Kind::Json(fields)))
+    }
+
     /// Its format.
     #[must_use]
     pub fn format(&self) -> Format {
@@ -344,6 +357,7 @@ impl Parser {
             Kind::Envoy(_) => Format::Envoy,
             Kind::Caddy(_) => Format::Caddy,
             Kind::Csv(_) => Format::Csv,
+            Kind::Json(_) => Format::Json,
         }
     }
 
@@ -363,6 +377,7 @@ impl Parser {
             Kind::Envoy(envoy) => envoy.read(line, recorded),
             Kind::Caddy(caddy) => caddy.read(line, recorded),
             Kind::Csv(columns) => columns.read(line, recorded),
+            Kind::Json(fields) => fields.read(line, recorded),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Every format, and lines that do not conform.
 
-use tidegate_replay::{Format, Options, Parser, Reader, Replay, RuleChange, html, svg, text};
+use tidegate_replay::{Format, Options, Order, Parser, Reader, Replay, Report, RuleChange, html, svg, text};
 
 use crate::{replay, rules};
 
@@ -19,7 +19,7 @@ fn three(format: Format) -> String {
         Format::Envoy => format!(
             r#"{{"start_time":"2027-01-16T00:00:0{n}.5Z","method":"GET","path":"/","downstream_remote_address":"203.0.113.7:99"}}"#
         ),
-        Format::Caddy | Format::Csv => format!(
+        Format::Caddy | Format::Csv | Format::Json => format!(
             r#"{{"ts":180005760{n}.5,"request":{{"client_ip":"203.0.113.7","method":"GET","uri":"/","host":"a"}},"status":200}}"#
         ),
     };
@@ -68,7 +68,7 @@ fn lines_that_make_no_sense_are_counted_and_shown() {
 fn lines_out_of_order_never_turn_the_clock_back() {
     let mut lines: Vec<String> = three(Format::Combined).lines().map(ToOwned::to_owned).collect();
     lines.rotate_right(1);
-    let report = replay(&lines.join("\n"), Format::Combined, TWO_AN_HOUR, None);
+    let report = replay_in(Order::AsRead, &lines.join("\n"), TWO_AN_HOUR);
     assert_eq!((report.lines.out_of_order, report.lines.most_out_of_order_us), (2, 2_000_000));
     assert_eq!(report.refused.now, 1);
     assert!(
@@ -76,6 +76,61 @@ fn lines_out_of_order_never_turn_the_clock_back() {
         "{:?}",
         report.notes
     );
+}
+
+/// The combined log of one caller with requests at these seconds.
+fn at_seconds(seconds: &[u64]) -> String {
+    let line = |second: &u64| {
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        format!(
+            "203.0.113.7 - - [16/Jan/2027:{hour:02}:{minute:02}:{second:02} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"\n"
+        )
+    };
+    seconds.iter().map(line).collect()
+}
+
+const ONE_IN_FIVE_SECONDS: &str =
+    "- { name: r, key: [ip], limits: [{ algorithm: sliding_log, limit: 1, window: 5s }] }";
+
+fn replay_in(order: Order, log: &str, text: &str) -> Report {
+    let mut replay = Replay::new(rules(text), None, Options { order, ..Options::new("web") });
+    let mut parser = Parser::new(Format::Combined).unwrap();
+    replay.play_log(&mut Reader::new(log.as_bytes()), &mut parser, |_| ()).unwrap();
+    replay.finish()
+}
+
+#[test]
+fn lines_written_late_are_replayed_in_the_order_of_their_times() {
+    // Every request is 5 s after the one before it, so that none is refused; every third line is written 10 s late.
+    let times: Vec<u64> = (0..300).map(|n| 10 + n * 5).collect();
+    let late: Vec<u64> = times.chunks(3).flat_map(|three| [three[1], three[2], three[0]]).collect();
+    let refused =
+        |order, seconds: &[u64]| replay_in(order, &at_seconds(seconds), ONE_IN_FIVE_SECONDS).refused.now;
+    assert_eq!(refused(Order::Window, &times), 0);
+    assert_eq!(
+        refused(Order::AsRead, &late),
+        100,
+        "as they stand, the late ones count a second time at once"
+    );
+    let report = replay_in(Order::Window, &at_seconds(&late), ONE_IN_FIVE_SECONDS);
+    assert_eq!((report.refused.now, report.lines.out_of_order), (0, 0));
+    assert_eq!((report.lines.reordered, report.lines.most_reordered_us), (100, 10_000_000));
+    let note = "100 lines are earlier than one before them, by up to 10.000 s: they are replayed in the order of their times";
+    assert!(report.notes.iter().any(|one| one == note), "{:?}", report.notes);
+}
+
+#[test]
+fn what_is_behind_by_more_than_the_window_is_counted_and_sorting_the_whole_log_is_named() {
+    let log = at_seconds(&[1_000, 2_000, 3_000, 100]);
+    let report = replay_in(Order::Window, &log, ONE_IN_FIVE_SECONDS);
+    assert_eq!((report.lines.out_of_order, report.lines.played), (1, 4));
+    assert!(
+        report.notes.iter().any(|note| note.ends_with("--sort puts the whole log in order")),
+        "{:?}",
+        report.notes
+    );
+    let report = replay_in(Order::Whole, &log, ONE_IN_FIVE_SECONDS);
+    assert_eq!((report.lines.out_of_order, report.lines.reordered, report.lines.played), (0, 1, 4));
 }
 
 #[test]

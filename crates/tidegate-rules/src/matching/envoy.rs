@@ -18,6 +18,7 @@ use super::{CellKeyBytes, Descriptor, Match, MatchedLimits, Matches, append_to_k
 use crate::choice::LimitSet;
 use crate::glob::Pattern;
 use crate::rule::Rule;
+use crate::secret::{hashed, is_secret_name};
 
 /// A key, and its required value; any if `None`.
 #[derive(Clone, Debug)]
@@ -184,7 +185,11 @@ impl Level {
 impl BranchNode {
     fn append_entry(&self, name: &str, value: &[u8], key: &mut CellKeyBytes) {
         append_to_key(key, name.as_bytes());
-        append_to_key(key, self.shared.as_deref().unwrap_or(value));
+        match &self.shared {
+            Some(shared) => append_to_key(key, shared),
+            None if is_secret_name(name) => append_to_key(key, &hashed(value)),
+            None => append_to_key(key, value),
+        };
     }
 }
 

@@ -1,5 +1,7 @@
 //! The rules of one domain in our own format: every matching rule counts, unless another one overrides it.
 
+use std::ops::Range;
+
 use tidegate_core::Timestamp;
 
 use super::condition::Condition;
@@ -8,6 +10,7 @@ use super::replacing::drop_replaced;
 use super::{Attributes, CellKeyBytes, Descriptor, Match, MatchedLimits, Matches, Present, append_to_key};
 use crate::choice::LimitSet;
 use crate::rule::{Mode, OnMissingKey, Rule};
+use crate::secret::hashed;
 
 /// The rules of one domain, ready to be matched.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct Selector {
     pub(crate) key: Box<[u32]>,
     /// The attribute whose value is the hash tag.
     pub(crate) colocate: Option<u32>,
+    /// Attributes of which the key has the hash.
+    pub(crate) hashed: Box<[u32]>,
     pub(crate) on_missing_key: OnMissingKey,
 }
 
@@ -101,7 +106,7 @@ impl Selector {
                     tag: None,
                 });
             };
-            let part = append_to_key(&mut key, value);
+            let part = self.append(&mut key, *attribute, value);
             if self.colocate == Some(*attribute) {
                 tag = Some(part);
             }
@@ -109,9 +114,10 @@ impl Selector {
         // The tag is part of a cell's identity, so a tag from outside the key is appended to it. A request that lacks it is
         // still counted, by the key alone.
         if tag.is_none()
-            && let Some(value) = self.colocate.and_then(|attribute| present.get(attribute))
+            && let Some(attribute) = self.colocate
+            && let Some(value) = present.get(attribute)
         {
-            tag = Some(append_to_key(&mut key, value));
+            tag = Some(self.append(&mut key, attribute, value));
         }
         if rule.rollout.is_some_and(|split| !split.takes(&key)) {
             return None;
@@ -122,6 +128,15 @@ impl Selector {
             LimitSet::Enforce(limits) => MatchedLimits::Enforce(limits),
         };
         Some(Match { descriptor, rule, limits, variant, key, tag })
+    }
+
+    /// Appends the value of an attribute to a key, or its hash, and returns its position.
+    fn append(&self, key: &mut CellKeyBytes, attribute: u32, value: &[u8]) -> Range<usize> {
+        if self.hashed.contains(&attribute) {
+            append_to_key(key, &hashed(value))
+        } else {
+            append_to_key(key, value)
+        }
     }
 }
 

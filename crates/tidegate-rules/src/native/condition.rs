@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::DomainReader;
+use super::{DomainReader, regex};
 use crate::diagnostics::Report;
 use crate::fields::{self, Fields};
 use crate::glob::Pattern;
@@ -100,18 +100,7 @@ fn as_glob((key, value): &(Key, Node)) -> Option<(&Key, String)> {
         "suffix" | "ends_with" => format!("\"*{text}\""),
         "contains" => format!("\"*{text}*\""),
         "exact" | "equals" => format!("\"{text}\""),
-        "regex" | "regexp" => {
-            let bare =
-                text.trim_start_matches('^').trim_end_matches('$').replace(".*", "*").replace("\\", "");
-            let front = if text.starts_with('^') || bare.starts_with('*') { "" } else { "*" };
-            let back = if text.ends_with('$') || bare.ends_with('*') { "" } else { "*" };
-            let is_glob = !bare.contains(['[', '(', '+', '?', '|', '{', '\\']);
-            if is_glob {
-                format!("\"{front}{bare}{back}\"")
-            } else {
-                "\"/v1/*\"` or a list of globs: `[…]".into()
-            }
-        }
+        "regex" | "regexp" => format!("\"{}\"", regex::to_glob(text)),
         _ => return None,
     };
     Some((key, glob))

@@ -17,10 +17,11 @@ use crate::matching::Attributes;
 use crate::matching::native::Selector;
 use crate::rule::{About, Mode, Replacing, Rule, RuleLimit};
 use crate::ruleset::Compiling;
+use crate::secret::is_secret_name;
 use crate::split::Split;
 use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 23] = [
+pub(crate) const RULE_FIELDS: [&str; 24] = [
     "name",
     "description",
     "owner",
@@ -41,6 +42,7 @@ pub(crate) const RULE_FIELDS: [&str; 23] = [
     "coordination",
     "sync_every",
     "colocate",
+    "hash",
     "shadow",
     "overrides",
     "priority",
@@ -70,6 +72,7 @@ impl DomainReader {
             fields.get("description").and_then(|node| fields::text(node, "description", report));
         let key = DomainReader::key(&fields, report);
         let colocate = fields.get("colocate").and_then(|node| fields::name(node, "colocate", report));
+        let hashed = hashed(&fields, &key, colocate.as_ref(), report);
         let conditions =
             fields.get("match").and_then(|node| self.conditions(node, report)).unwrap_or_default();
         let options = Options::read(&fields, defaults, report);
@@ -96,6 +99,7 @@ impl DomainReader {
             conditions: conditions.into(),
             key: key.iter().map(|attribute| self.attributes.number(attribute)).collect(),
             colocate: colocate.map(|attribute| self.attributes.number(&attribute)),
+            hashed: hashed.iter().map(|attribute| self.attributes.number(attribute)).collect(),
             on_missing_key: options.on_missing_key.unwrap_or_default(),
         });
         self.overrides[number as usize].place = Some(index);
@@ -202,6 +206,28 @@ fn usual_limits(
             None
         }
     }
+}
+
+/// The attributes of the key that are hashed: those that `hash` lists, otherwise those whose names say that they are secret.
+fn hashed(
+    fields: &Fields<'_>,
+    key: &[Rc<str>],
+    colocate: Option<&Rc<str>>,
+    report: &mut Report<'_>,
+) -> Vec<Rc<str>> {
+    let in_key = || key.iter().chain(colocate);
+    if fields.get("hash").is_none() {
+        return in_key().filter(|name| is_secret_name(name)).cloned().collect();
+    }
+    let hint = "list attributes of the key, such as [api_key]; [] hashes none";
+    let listed = names(fields, "hash", hint, report);
+    for (name, span) in &listed {
+        if !in_key().any(|attribute| attribute == name) {
+            let message = format!("`hash` lists `{name}`, which is not in the key");
+            report.warning(*span, message, "only keys leave the process: leave it out, or add it to `key`");
+        }
+    }
+    listed.into_iter().map(|(name, _)| name).collect()
 }
 
 /// Pointing at a whole rule would underline too much.

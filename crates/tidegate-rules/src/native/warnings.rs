@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::DomainReader;
+use super::{DomainReader, regex};
 use crate::diagnostics::Report;
 use crate::matching::condition::Condition;
 use crate::rule::{Mode, OnMissingKey, Rule};
@@ -13,6 +13,17 @@ use crate::yaml::{Node, Value};
 pub(super) fn warn_of_pattern(node: &Node, attribute: &str, report: &mut Report<'_>) {
     let Value::Scalar(scalar) = &node.value else { return };
     let text = &*scalar.text;
+    if let Some(glob) = regex::as_glob(text) {
+        let message = format!("`{text}` looks like a regular expression, and patterns here are globs");
+        let hint = format!("write `{glob}`: `*` stands for any text; a list is for alternatives");
+        // A path begins with a slash, so this one would never match.
+        if attribute == "path" && text.starts_with('^') {
+            report.error(node.span, message, hint);
+        } else {
+            report.warning(node.span, message, hint);
+        }
+        return;
+    }
     match attribute {
         "method" if text.contains(|c: char| c.is_ascii_lowercase()) => {
             let hint = format!("write {}", text.to_ascii_uppercase());

@@ -56,6 +56,33 @@ fn keys_that_read_the_same_when_joined_are_different_cells() {
 }
 
 #[test]
+fn a_key_has_the_hash_of_a_secret_and_conditions_its_value() {
+    let text = "
+domain: api
+rules:
+  - { name: default, match: { api_key: 'sk-*' }, key: [api_key], limits: [1/s] }
+  - { name: listed, key: [user], hash: [user], limits: [1/s] }
+  - { name: none, key: [token], hash: [], limits: [1/s] }
+  - { name: tag, key: [plan], colocate: Authorization, limits: [1/s] }
+";
+    let (rules, secret) = (native(text), "sk-1234");
+    let request =
+        [("api_key", secret), ("user", secret), ("token", secret), ("plan", "p"), ("Authorization", secret)];
+    let keys = with_matches(&rules, &[&request], NOW, |found| {
+        found.iter().map(|one| (one.rule.name().to_owned(), one.key.to_vec())).collect::<Vec<_>>()
+    });
+    // printf %s sk-1234 | sha256sum
+    let hash = b"\x21#88dc28d0f030c55ed4ab77ed8faf0981";
+    let expected = [
+        ("default", hash.to_vec()),
+        ("listed", hash.to_vec()),
+        ("none", b"\x07sk-1234".to_vec()),
+        ("tag", [&b"\x01p"[..], hash].concat()),
+    ];
+    assert_eq!(keys, expected.map(|(name, key)| (name.to_owned(), key)));
+}
+
+#[test]
 fn of_two_attributes_of_one_name_the_first_counts() {
     let rules = native("{ domain: api, rules: [{ name: r, match: { a: x }, key: [a], limits: [1/s] }] }");
     assert_eq!(found(&rules, &[("a", "x"), ("a", "y")]), ["r 1"]);

@@ -80,7 +80,7 @@ impl HttpState {
         match self.gate.admit(&check).await {
             GateAnswer::Admitted(admitted) => {
                 self.warn_of_unread(&admitted.report.decision);
-                Ok(self.told(&admitted.report.decision, began).into())
+                Ok(self.told(&admitted.report.decision, None, began).into())
             }
             GateAnswer::Refused(refusal) if refusal.problem.kind() == Kind::UnknownDomain => {
                 // The gateway's mistake, not the client's: the answer lists the known domains.

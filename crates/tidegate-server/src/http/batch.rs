@@ -98,7 +98,12 @@ impl HttpState {
             .map(|((check, by), ask)| by.question(question(check.domain.as_str(), std::slice::from_ref(ask))))
             .collect();
         let decisions = self.service.limiter.check_batch(&requests).await;
-        let told = decisions.into_iter().map(|decision| decision.map(|decision| self.told(&decision, began)));
+        let told = decisions.into_iter().zip(&entries).map(|(decision, entries)| {
+            decision.map(|decision| {
+                self.warn_of_mistyped(&decision, entries);
+                self.told(&decision, Some(entries), began)
+            })
+        });
         told.collect::<Result<_, _>>().map_err(|error| self.unknown_domain(&error, "checks"))
     }
 }

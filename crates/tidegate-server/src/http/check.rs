@@ -11,12 +11,12 @@ use tidegate_http::answer;
 use tidegate_limiter::{
     CheckRequest, Decision, DescriptorAsk, RefundError, SpentAt, TraceContext, Transport,
 };
-use tidegate_rules::UnknownDomain;
+use tidegate_rules::{Rule, UnknownDomain};
 use tidegate_store::RefundId;
 
 use super::idempotency::{DecideBy, Keep, KeptAnswer, NamedTurn, check_id, detached, refund_id, settled};
 use super::{Answer, HttpState, JSON};
-use crate::json::{self, Attributes, Check, Count};
+use crate::json::{self, Attributes, Check, Count, SkippedRule};
 use crate::problem::{Kind, Problem};
 use crate::service::{governing_limit, rule_name};
 
@@ -100,7 +100,8 @@ impl HttpState {
         let decided = self.service.limiter.check(&request).await;
         let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
         self.service.traced(trace, Transport::Http, began, check.domain.as_str(), &decision);
-        Ok(self.told(&decision, began))
+        self.warn_of_mistyped(&decision, &entries);
+        Ok(self.told(&decision, Some(&entries), began))
     }
 
     async fn give_back(
@@ -145,19 +146,46 @@ impl HttpState {
         }
     }
 
-    pub(super) fn told(&self, decision: &Decision, began: Timestamp) -> KeptAnswer {
+    /// The answer to a check of these attributes; `None` if the client did not name them.
+    pub(super) fn told(
+        &self,
+        decision: &Decision,
+        entries: Option<&[(&str, &[u8])]>,
+        began: Timestamp,
+    ) -> KeptAnswer {
         let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
         headers.insert(CONTENT_TYPE, JSON);
         self.service.write_headers(decision, self.service.settings.headers, began, &mut headers);
         let lease = decision.lease.as_ref().map(ToString::to_string);
         let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
-        serde_json::to_writer(&mut body, &as_json(decision, lease.as_deref()))
+        serde_json::to_writer(&mut body, &as_json(decision, entries, lease.as_deref()))
             .expect("a decision always serialises");
         // An admission without the store is final.
         let is_none = decision.source.is_without_the_store() && !decision.allowed;
         let keep = if is_none { Keep::Nothing } else { Keep::Answer };
         let status = answer::status(decision, self.service.settings.closed_status);
         KeptAnswer { status, headers, body: body.into(), keep }
+    }
+
+    /// Logs now and then that a request has an attribute that no rule of its domain uses, and lacks one that a rule counts
+    /// by: then its name may be mistyped, and the rule limits nobody.
+    pub(super) fn warn_of_mistyped(&self, decision: &Decision, entries: &[(&str, &[u8])]) {
+        let Some(rule) = decision.skipped().next() else { return };
+        let snapshot = self.service.limiter.snapshot();
+        let is_unused = |name: &&str| !snapshot.rules().asks_for(rule.domain(), name);
+        let Some(attribute) = entries.iter().map(|(name, _)| *name).find(is_unused) else { return };
+        if let Some(requests) = self.unread.lock().happened() {
+            let SkippedRule { rule: name, missing } = skipped(rule, entries);
+            tracing::warn!(
+                rule = name,
+                domain = rule.domain(),
+                attribute,
+                ?missing,
+                requests,
+                "a rule did not count requests that lack an attribute of its key, and have one that no rule uses: \
+                 is its name mistyped?"
+            );
+        }
     }
 
     pub(super) fn unknown_domain(&self, error: &UnknownDomain, field: &str) -> Problem {
@@ -181,7 +209,11 @@ const MOST_HEADERS: usize = 8;
 const USUAL_BODY_BYTES: usize = 256;
 
 /// A decision as the client reads it.
-fn as_json<'d>(decision: &'d Decision, lease: Option<&'d str>) -> json::Decision<'d> {
+fn as_json<'d>(
+    decision: &'d Decision,
+    entries: Option<&[(&str, &[u8])]>,
+    lease: Option<&'d str>,
+) -> json::Decision<'d> {
     let governing = decision.governing();
     let limit = governing_limit(decision).map(|(_, limit)| limit);
     json::Decision {
@@ -196,7 +228,18 @@ fn as_json<'d>(decision: &'d Decision, lease: Option<&'d str>) -> json::Decision
         source: decision.source.name(),
         lease,
         delay_ms: decision.delay.as_millis_ceil(),
+        skipped: entries
+            .map_or_else(Vec::new, |entries| decision.skipped().map(|rule| skipped(rule, entries)).collect()),
         spent: decision.spent(),
+    }
+}
+
+/// A rule that did not count a request, and what the request lacks.
+fn skipped<'d>(rule: &'d Rule, entries: &[(&str, &[u8])]) -> SkippedRule<'d> {
+    let is_missing = |name: &&String| !entries.iter().any(|(sent, _)| sent == *name);
+    SkippedRule {
+        rule: rule.name(),
+        missing: rule.key().iter().filter(is_missing).map(String::as_str).collect(),
     }
 }
 

@@ -32,9 +32,21 @@ pub struct Decision<'a> {
     pub lease: Option<&'a str>,
     /// How long to wait before continuing (leaky buckets).
     pub delay_ms: u64,
+    /// Rules that did not count the request because it lacks attributes of their key; otherwise omitted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<SkippedRule<'a>>,
     /// If hits were spent: the token for a refund; otherwise omitted.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
     pub spent: Option<SpentToken>,
+}
+
+/// A rule that did not count a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedRule<'a> {
+    /// Its name.
+    pub rule: &'a str,
+    /// The attributes of its key that the request lacks.
+    pub missing: Vec<&'a str>,
 }
 
 /// Writes straight into the body, without a string in between.
@@ -68,6 +80,7 @@ mod tests {
         source: "store",
         lease: None,
         delay_ms: 0,
+        skipped: Vec::new(),
         spent: None,
     };
 

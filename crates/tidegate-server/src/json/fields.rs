@@ -164,13 +164,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
     }
 }
 
+pub(super) const OBJECT_OF_STRINGS: &str = "an object of strings";
+
 struct AttributesVisitor;
 
 impl<'de> Visitor<'de> for AttributesVisitor {
     type Value = Attributes<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of strings")
+        f.write_str(OBJECT_OF_STRINGS)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {

@@ -1,6 +1,6 @@
 //! Parses a body, and explains errors precisely.
 
-use super::fields::Object;
+use super::fields::{OBJECT_OF_STRINGS, Object};
 use crate::problem::{Kind, Problem};
 use serde::Deserialize;
 use serde::de::DeserializeSeed;
@@ -47,21 +47,69 @@ fn invalid_field(error: &serde_json::Error, path: &str) -> Problem {
     let message = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
     let message = message.strip_suffix(&position).unwrap_or(&message);
+    let field = shortened(&field_at_fault(path, message), LONGEST_FIELD);
     let (detail, hint) = match message.split_once("; hint: ") {
-        Some((detail, hint)) => (detail, Some(hint)),
-        None => (message, None),
+        Some((detail, hint)) => (detail.to_owned(), Some(hint.to_owned())),
+        None => in_plain_words(message),
     };
-    let field = shortened(&field_at_fault(path, detail), LONGEST_FIELD);
     let mut problem = Problem::new(
         Kind::InvalidField,
         match field.as_str() {
-            "" => shortened(detail, LONGEST_DETAIL),
-            field => format!("{field}: {}", shortened(detail, LONGEST_DETAIL)),
+            "" => shortened(&detail, LONGEST_DETAIL),
+            field => format!("{field}: {}", shortened(&detail, LONGEST_DETAIL)),
         },
     );
     problem.field = (!field.is_empty()).then_some(field);
-    problem.hint = hint.map(|hint| shortened(hint, LONGEST_DETAIL).into());
+    problem.hint = hint.map(|hint| shortened(&hint, LONGEST_DETAIL).into());
     problem
+}
+
+/// The parser's own messages as a sentence and a hint; others as they are.
+fn in_plain_words(message: &str) -> (String, Option<String>) {
+    let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
+    if message.starts_with("missing field") {
+        let hint = match &*quoted(message) {
+            "domain" => r#"name the rules to apply: {"domain":"api","attributes":{"user":"42"}}"#.to_owned(),
+            name => format!("add `{name}`"),
+        };
+        return ("it is missing".to_owned(), Some(hint));
+    }
+    if message.starts_with("unknown field") {
+        return ("unknown field".to_owned(), Some(where_it_belongs(message)));
+    }
+    if message.starts_with("duplicate field") {
+        return ("it is given twice".to_owned(), Some("keep one of them".to_owned()));
+    }
+    if message.starts_with("invalid type: ")
+        && let Some((found, expected)) = message["invalid type: ".len()..].split_once(", expected ")
+    {
+        let found = if found == "sequence" { "an array" } else { found };
+        let hint = (expected == OBJECT_OF_STRINGS).then(|| r#"write {"user":"42"}"#.to_owned());
+        return (format!("expected {expected}, found {found}"), hint);
+    }
+    (message.to_owned(), None)
+}
+
+/// What to do with a field that is not known: `unknown field `usr`, expected one of `domain`, `attributes``.
+fn where_it_belongs(message: &str) -> String {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let written = names.next().unwrap_or_default();
+    let known: Vec<&str> = names.collect();
+    let distance = |name: &&&str| strsim::damerau_levenshtein(name, written);
+    let nearest = known.iter().min_by_key(distance);
+    match nearest {
+        Some(near) if written.len() <= 64 && distance(&near) <= near.len().div_ceil(3) => {
+            format!("did you mean `{near}`?")
+        }
+        // What is known of a request goes there, and is often written beside it.
+        _ if known.contains(&"attributes") => {
+            format!(
+                r#"put it into attributes: {{"attributes":{{"{}":"…"}}}}"#,
+                shortened(written, LONGEST_FIELD)
+            )
+        }
+        _ => format!("known here: {}", known.join(", ")),
+    }
 }
 
 /// The path to the field. For a missing, unknown or duplicate field the parser knows only the object; its message has the
@@ -188,12 +236,17 @@ mod tests {
 
     #[test]
     fn missing_unknown_and_doubled_fields_are_named() {
-        check_invalid::<Check<'_>>("{}", "domain", "missing field", None);
-        check_invalid::<Check<'_>>(r#"{"domain":"d","atributes":{}}"#, "atributes", "`attributes`", None);
-        check_invalid::<Check<'_>>(r#"{"domain":"d","domain":"e"}"#, "domain", "duplicate field", None);
+        let name_it = r#"name the rules to apply: {"domain":"api","attributes":{"user":"42"}}"#;
+        check_invalid::<Check<'_>>("{}", "domain", "domain: it is missing", Some(name_it));
+        let meant = Some("did you mean `attributes`?");
+        check_invalid::<Check<'_>>(r#"{"domain":"d","atributes":{}}"#, "atributes", "unknown field", meant);
+        let beside = Some(r#"put it into attributes: {"attributes":{"user":"…"}}"#);
+        check_invalid::<Check<'_>>(r#"{"domain":"d","user":"42"}"#, "user", "user: unknown field", beside);
+        let keep_one = Some("keep one of them");
+        check_invalid::<Check<'_>>(r#"{"domain":"d","domain":"e"}"#, "domain", "it is given twice", keep_one);
         let doubled = r#"{"domain":"d","attributes":{"user":"1","user":"2"}}"#;
-        check_invalid::<Check<'_>>(doubled, "attributes.user", "duplicate field", None);
-        check_invalid::<Refund<'_>>(r#"{"domain":"d"}"#, "amount", "missing field", None);
+        check_invalid::<Check<'_>>(doubled, "attributes.user", "it is given twice", keep_one);
+        check_invalid::<Refund<'_>>(r#"{"domain":"d"}"#, "amount", "it is missing", Some("add `amount`"));
         check_invalid::<Lease<'_>>(r#"{"lease":7}"#, "lease", "found the number 7", Some("put it in quotes"));
     }
 
@@ -207,7 +260,8 @@ mod tests {
             Some("put it in quotes"),
         );
         let body = r#"{"checks":[{"domain":"d"},{"cost":1}]}"#;
-        check_invalid::<Batch<'_>>(body, "checks[1].domain", "missing field", None);
+        let name_it = r#"name the rules to apply: {"domain":"api","attributes":{"user":"42"}}"#;
+        check_invalid::<Batch<'_>>(body, "checks[1].domain", "it is missing", Some(name_it));
     }
 
     #[test]
@@ -218,8 +272,8 @@ mod tests {
         check_invalid::<Check<'_>>(
             r#"{"domain":"d","attributes":[]}"#,
             "attributes",
-            "an object of strings",
-            None,
+            "expected an object of strings, found an array",
+            Some(r#"write {"user":"42"}"#),
         );
         check_invalid::<Batch<'_>>(r#"{"checks":{}}"#, "checks", "an array of checks", None);
     }
@@ -275,6 +329,11 @@ mod tests {
         let deep = "[".repeat(100_000);
         check_invalid::<Check<'_>>(&deep, "", "expected an object", None);
         check_invalid::<Check<'_>>(&format!(r#"{{"domain":{deep}"#), "domain", "found an array", None);
-        check_invalid::<Check<'_>>(&format!(r#"{{"x":{deep}"#), "x", "unknown field", None);
+        check_invalid::<Check<'_>>(
+            &format!(r#"{{"x":{deep}"#),
+            "x",
+            "unknown field",
+            Some(r#"put it into attributes: {"attributes":{"x":"…"}}"#),
+        );
     }
 }

@@ -9,7 +9,7 @@ mod mistakes;
 mod requests;
 mod rls;
 
-pub use decision::{BatchReply, Decision};
+pub use decision::{BatchReply, Decision, SkippedRule};
 pub use fields::{Attributes, Count, Text};
 pub use mistakes::parse;
 pub use requests::{Batch, Check, Lease, Refund, WorkerReport};

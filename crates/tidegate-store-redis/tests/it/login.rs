@@ -110,7 +110,7 @@ async fn a_user_without_rights_to_hashes_still_counts_as_alive() {
 
 #[test]
 fn the_guide_for_operators_grants_these_rights() {
-    let guide = include_str!("../../../../docs/guides/operating.md");
+    let guide = include_str!("../../../../docs/operate/stores.md");
     for right in RIGHTS.split_whitespace() {
         assert!(guide.contains(right), "{right}");
     }

@@ -3,7 +3,7 @@
 //! A node whose database server is unavailable, or that has no database yet and cannot make one, serves anyway: with the rules
 //! of the other nodes, or those that it was given.
 
-use std::io::Write;
+use std::io::{self, IsTerminal as _, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::busy::BusyRatio;
 use super::redis_fleet::RedisFleet;
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, STARTER};
-use crate::settings::{DatabaseChoice, Settings, StoreUrl};
+use crate::settings::{DatabaseChoice, LogFormat, Settings, StoreUrl};
 
 /// How long a log-in link works.
 const LINK_LASTS: Duration = Duration::from_secs(600);
@@ -163,7 +163,7 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
     })
 }
 
-/// Prints one log-in link, if nobody has logged in yet and the listener is on loopback.
+/// Prints one log-in link, if nobody has logged in yet and the listener is on loopback; to a log, only how to make one.
 pub(super) async fn announce_link(
     database: &RuleStore,
     settings: &Settings,
@@ -174,7 +174,7 @@ pub(super) async fn announce_link(
     let server = format!("{scheme}://{admin}");
     let now = SystemClock::new().now();
     let unclaimed = settings.admin_tokens.is_empty() && database.is_unclaimed().await.unwrap_or(false);
-    let told = match unclaimed && admin.ip().is_loopback() {
+    let told = match unclaimed && admin.ip().is_loopback() && !goes_to_a_log(settings) {
         true => log_in_link(database, &server, now).await.map(|link| {
             format!("\nDashboard, for the first log-in (works once, for 10 minutes):\n\n  {link}\n\n")
         }),
@@ -184,6 +184,19 @@ pub(super) async fn announce_link(
     if let Ok(told) = told {
         let _ = out.write_all(told.as_bytes()).and_then(|()| out.flush());
     }
+}
+
+/// Whether stdout is collected as a log, which others may read: of a container, the journal, or beside JSON lines.
+fn goes_to_a_log(settings: &Settings) -> bool {
+    let is_first_of_a_container = std::process::id() == 1;
+    let is_log = is_first_of_a_container || is_the_journal() || settings.log_format == LogFormat::Json;
+    is_log && !io::stdout().is_terminal()
+}
+
+/// Whether systemd connected stdout to its journal: it names the device and the inode.
+fn is_the_journal() -> bool {
+    let own = rustix::fs::fstat(io::stdout()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
+    own.is_ok_and(|own| std::env::var("JOURNAL_STREAM").is_ok_and(|journal| journal == own))
 }
 
 /// Makes a log-in link to `server`, such as `http://127.0.0.1:8082`, in place of the last one. The code is in the fragment

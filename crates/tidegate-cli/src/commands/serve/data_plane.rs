@@ -99,6 +99,7 @@ pub(super) fn start(
         reloads.tokens.push(tokens.clone());
         Arc::new(Access::new(tokens))
     });
+    super::open_listeners::warn(settings, access.is_some());
     let stopping = Arc::new(AtomicBool::new(false));
     let parts = Parts {
         settings,

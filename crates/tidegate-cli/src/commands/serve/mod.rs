@@ -15,6 +15,7 @@ mod jwks;
 mod log_observer;
 mod notify;
 mod open_files;
+mod open_listeners;
 mod outgoing;
 mod redis_fleet;
 mod reloader;

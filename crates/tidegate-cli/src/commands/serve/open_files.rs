@@ -16,6 +16,8 @@ use crate::settings::Settings;
 const RESERVED: u64 = 256;
 /// A worker's connections to the store, and its event queue.
 const PER_WORKER: u64 = 32;
+/// Fewer open files than this are too few for production.
+const FEW: u64 = 4_096;
 /// Fewer connections than this are useless.
 const FEWEST: u64 = 16;
 
@@ -55,12 +57,19 @@ pub(super) fn fit(wanted: NonZeroUsize, needs: &Needs) -> Result<NonZeroUsize, F
     };
     let fits = usize::try_from(needs.fit(files).ok_or_else(too_few)?).unwrap_or(usize::MAX);
     if fits < wanted.get() {
-        tracing::warn!(
-            open_files = files,
-            wanted = wanted.get(),
-            connections = fits,
-            "the system allows too few open files: each listener takes fewer connections"
-        );
+        // A shell's usual limit is enough to try things with, so only less than that is worth a warning.
+        if files < FEW {
+            tracing::warn!(
+                open_files = files,
+                connections = fits,
+                "few open files are allowed, so few connections fit: raise it with `ulimit -n` or LimitNOFILE="
+            );
+        } else {
+            tracing::info!(
+                connections = fits,
+                "each listener takes this many connections, as many as open files allow"
+            );
+        }
     }
     Ok(NonZeroUsize::new(fits.min(wanted.get())).unwrap_or(NonZeroUsize::MIN))
 }

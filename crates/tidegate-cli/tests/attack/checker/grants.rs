@@ -1,4 +1,4 @@
-//! What the table of bounds in `docs/guides/operating.md` grants on top of a limit for what went wrong.
+//! What the table of bounds in `docs/operate/lost.md` grants on top of a limit for what went wrong.
 
 use std::time::Duration;
 

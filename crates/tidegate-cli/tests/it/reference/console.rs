@@ -67,7 +67,7 @@ fn with_ports(command: &str, http: SocketAddr, resp: SocketAddr, admin: SocketAd
 }
 
 /// Each command and what it prints. A command goes on where its line ends with a backslash.
-fn commands(block: &str) -> Vec<(String, String)> {
+pub(super) fn commands(block: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut goes_on = false;
     for line in block.lines() {
