@@ -56,7 +56,7 @@ const TIERED: [(&str, Tier, &[&str]); 13] = [
 ];
 
 /// Unit tests that start a Redis.
-const UNIT_TESTS_ON_REDIS: &str = "watchman::tests::";
+const UNIT_TESTS_ON_REDIS: &str = "alert_watcher::tests::";
 
 /// Tests that measure: of speed, of memory, of who comes first under load. They run after all others, with nothing beside them.
 pub(crate) const MEASURING: [(&str, &[&str]); 5] = [

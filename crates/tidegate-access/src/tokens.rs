@@ -48,7 +48,7 @@ impl SecretDigest {
     #[must_use]
     pub fn tag(&self) -> String {
         let digest = Sha256::digest([b"tag of ".as_slice(), &self.0].concat());
-        digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(&digest[..16])
     }
 
     fn same(&self, other: &SecretDigest) -> Choice {
@@ -133,14 +133,8 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 fn from_hex(digits: &str) -> Option<[u8; 32]> {
-    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
     let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(0..) {
-        *byte = u8::from_str_radix(&digits[2 * pair..2 * pair + 2], 16).ok()?;
-    }
-    Some(bytes)
+    hex::decode_to_slice(digits, &mut bytes).ok().map(|()| bytes)
 }
 
 #[cfg(test)]

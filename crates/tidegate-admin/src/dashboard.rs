@@ -94,9 +94,7 @@ fn takes_gzip(list: &HeaderValue) -> bool {
 }
 
 fn tag_of(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    let hex: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    format!("\"{hex}\"")
+    format!("\"{}\"", hex::encode(&Sha256::digest(bytes)[..12]))
 }
 
 #[cfg(test)]

@@ -30,11 +30,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::api::{Peer, Scheme};
-use crate::control::Control;
+use crate::control::ControlPlane;
 use crate::edge::{self, Edge};
-use crate::exposition::Exposition;
 use crate::pages;
 use seat::{Awaited, Seat};
+use tidegate_metrics::Registry;
 
 /// The most connections. A further one replaces one that waits for its client, or is closed at once.
 const MOST_CONNECTIONS: usize = 128;
@@ -132,11 +132,11 @@ impl Admin {
     /// The runtime cannot register the socket.
     pub async fn serve(
         self,
-        exposition: impl Into<Arc<Exposition>>,
+        registry: impl Into<Arc<Registry>>,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
         let guesses = Arc::new(Guesses::default());
-        self.serve_router(pages::router(exposition.into(), None), guesses, shutdown).await
+        self.serve_router(pages::router(registry.into(), None), guesses, shutdown).await
     }
 
     /// Like [`Admin::serve`], with the admin API of `control`.
@@ -145,12 +145,12 @@ impl Admin {
     /// The runtime cannot register the socket.
     pub async fn serve_with(
         self,
-        exposition: impl Into<Arc<Exposition>>,
-        control: Arc<Control>,
+        registry: impl Into<Arc<Registry>>,
+        control: Arc<ControlPlane>,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let guesses = Arc::clone(&control.guesses);
-        self.serve_router(pages::router(exposition.into(), Some(control)), guesses, shutdown).await
+        let guesses = Arc::clone(&control.access.guesses);
+        self.serve_router(pages::router(registry.into(), Some(control)), guesses, shutdown).await
     }
 
     async fn serve_router(

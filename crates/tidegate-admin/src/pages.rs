@@ -10,10 +10,10 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 
 use crate::api;
-use crate::control::Control;
+use crate::control::ControlPlane;
 use crate::dashboard;
-use crate::exposition::{Exposition, Format};
 use crate::low_priority::at_low_priority;
+use tidegate_metrics::{Format, Registry};
 
 const INDEX: &str = "\
 tidegate admin
@@ -22,24 +22,24 @@ GET /metrics   for Prometheus
 GET /healthz   200 while this process runs
 ";
 
-pub(crate) fn router(exposition: Arc<Exposition>, control: Option<Arc<Control>>) -> Router {
+pub(crate) fn router(registry: Arc<Registry>, control: Option<Arc<ControlPlane>>) -> Router {
     let pages = Router::new()
         .route("/healthz", get("ok\n"))
         .route("/metrics", get(metrics))
         .fallback(not_found)
-        .with_state(exposition);
+        .with_state(registry);
     match control {
         Some(control) => api::router(control).merge(dashboard::router()).merge(pages),
         None => pages.route("/", get(INDEX)),
     }
 }
 
-async fn metrics(State(exposition): State<Arc<Exposition>>, headers: HeaderMap) -> impl IntoResponse {
+async fn metrics(State(registry): State<Arc<Registry>>, headers: HeaderMap) -> impl IntoResponse {
     // Prometheus sends one `Accept` header; if a client splits it, only the first counts.
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
     // With ten thousand rules this takes milliseconds, and requests are decided on the same cores.
-    let text = at_low_priority(move || exposition.text(format)).await;
+    let text = at_low_priority(move || registry.read().text(format)).await;
     ([(CONTENT_TYPE, format.content_type())], text)
 }
 

@@ -13,25 +13,29 @@ use tidegate_limiter::{
     BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RequestResult, RuleHits,
     RuleResult, ShedStats, Source, StoreCall, Transport,
 };
+use tidegate_metrics::{
+    BusyRatio, CertificateEnd, Families, Family, KeyKinds, ListenerConnections, LostExports, Metrics,
+    RefusedLogins, Registry, StoreUsage, UpstreamCounts, WithheldLines,
+};
 use tidegate_rules::{RuleSet, Source as File, Variant};
 use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore, SystemClock};
+use tidegate_telemetry::alerts::AlertStats;
 
-use crate::alerts::AlertStats;
-use crate::exposition::{
-    CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts,
-};
-use crate::metrics::Metrics;
+use crate::control::EventCounts;
+use crate::log_metrics::DecisionLogMetrics;
 
 /// The page `docs/reference/metrics.md`.
 #[must_use]
 pub fn reference() -> String {
-    let text = everything().text(Format::OpenMetrics);
-    let families = families(&text);
+    let families = everything();
+    let mut by_name: Vec<(String, &Family)> =
+        families.all().iter().map(|family| (family.sample_name(), family)).collect();
+    by_name.sort_by(|one, other| one.0.cmp(&other.0));
     let mut page = String::from(INTRODUCTION);
-    for (name, family) in &families {
-        let labels: Vec<String> = family.labels.iter().map(|(label, values)| shown(label, values)).collect();
+    for (name, family) in by_name {
+        let labels: Vec<String> = labels(family).iter().map(|(label, values)| shown(label, values)).collect();
         let labels = if labels.is_empty() { "-".to_owned() } else { labels.join("; ") };
-        let _ = writeln!(page, "| `{name}` | {} | {labels} | {} |", family.kind, family.help);
+        let _ = writeln!(page, "| `{name}` | {} | {labels} | {} |", family.kind.name(), family.help);
     }
     page
 }
@@ -54,7 +58,7 @@ const INTRODUCTION: &str = "\
 ";
 
 /// A label's name, and its values if the source code lists them.
-fn shown(label: &str, values: &BTreeSet<String>) -> String {
+fn shown(label: &str, values: &BTreeSet<&str>) -> String {
     if OPEN_LABELS.contains(&label) {
         return format!("`{label}`");
     }
@@ -65,49 +69,13 @@ fn shown(label: &str, values: &BTreeSet<String>) -> String {
 /// Labels whose values come from rule files and the configuration.
 const OPEN_LABELS: [&str; 8] = ["domain", "rule", "tier", "limit", "node", "upstream", "version", "digest"];
 
-#[derive(Default)]
-struct Family {
-    kind: String,
-    help: String,
-    labels: BTreeMap<String, BTreeSet<String>>,
-}
-
-/// Families by the name that queries use.
-fn families(text: &str) -> BTreeMap<String, Family> {
-    let mut families: BTreeMap<String, Family> = BTreeMap::new();
-    let (mut help, mut current) = (String::new(), String::new());
-    for line in text.lines() {
-        match line.strip_prefix("# ").map(|rest| rest.splitn(3, ' ').collect::<Vec<_>>()).as_deref() {
-            Some(["HELP", _, words]) => help = (*words).to_owned(),
-            Some(["TYPE", name, kind]) => {
-                current = match *kind {
-                    "counter" => format!("{name}_total"),
-                    "info" => format!("{name}_info"),
-                    _ => (*name).to_owned(),
-                };
-                let family = Family { kind: (*kind).to_owned(), help: help.clone(), ..Family::default() };
-                families.insert(current.clone(), family);
-            }
-            Some(_) => {}
-            None => {
-                let Some(family) = families.get_mut(&current) else { continue };
-                for (label, value) in labels(line).filter(|(label, _)| *label != "le") {
-                    family.labels.entry(label.to_owned()).or_default().insert(value.to_owned());
-                }
-            }
-        }
+/// The labels of a family, and the values of each.
+fn labels(family: &Family) -> BTreeMap<&'static str, BTreeSet<&str>> {
+    let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (label, value) in family.series.iter().flat_map(|series| &series.labels) {
+        labels.entry(label).or_default().insert(value.as_str());
     }
-    families
-}
-
-/// The labels of a sample. Assumes that values have no quotes.
-fn labels(line: &str) -> impl Iterator<Item = (&str, &str)> {
-    let inside =
-        line.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(inside, _)| inside);
-    inside.split("\",").filter_map(|label| {
-        let (name, value) = label.split_once("=\"")?;
-        Some((name, value.trim_end_matches('"')))
-    })
+    labels
 }
 
 const RULES: &str = "\
@@ -116,8 +84,8 @@ rules:
   - { name: RULE, key: [user], limits: [100/minute], experiment: { split: 50%, limits: [200/minute] } }
 ";
 
-/// An exposition with every part in use and a count under every label.
-fn everything() -> Exposition {
+/// All metrics, with every part in use and a count under every label.
+fn everything() -> Families {
     let metrics = Arc::new(Metrics::new());
     let rules = RuleSet::compile(&[File::new("rules.yaml", RULES)], tidegate_rules::Format::Native);
     let rules = rules.expect("the example has no mistake");
@@ -126,7 +94,7 @@ fn everything() -> Exposition {
     let limiter = Limiter::new(LimiterConfig::new(rules, store, metrics.clone()));
     metrics.began_with(&limiter.snapshot());
     let log = DecisionLog::open(DecisionLogConfig::default(), Arc::new(SystemClock::new()));
-    metrics.keep_decisions(Arc::new(log.expect("it opens no file")));
+    let log = log.expect("it opens no file");
     metrics.count_hits();
     for (result, source) in
         RequestResult::ALL.into_iter().flat_map(|one| Source::ALL.map(|source| (one, source)))
@@ -148,37 +116,39 @@ fn everything() -> Exposition {
     for call in StoreCall::ALL {
         metrics.store_called(call, Micros::new(1));
     }
-    Exposition::new(metrics)
-        .with_usage(|| StoreUsage { most_bytes: 1, ..StoreUsage::default() })
-        .with_key_kinds(|| {
+    Registry::new(metrics)
+        .with(move || DecisionLogMetrics(log.stats()))
+        .with(Arc::<EventCounts>::default)
+        .with(|| StoreUsage { most_bytes: 1, ..StoreUsage::default() })
+        .with(|| {
             let kinds = ["cell", "reservation", "record", "fleet", "other_layout", "foreign"];
-            kinds.map(|kind| (kind, 0)).into()
+            KeyKinds(kinds.map(|kind| (kind, 0)).into())
         })
-        .with_store(MemoryStats::default)
-        .with_nodes(|| vec![NodeHealth { endpoint: "NODE".to_owned(), breaker: BreakerState::Closed }])
-        .with_remote(RemoteStats::default)
-        .with_busy_ratio(|| 0.0)
-        .with_shedding(|| {
+        .with(MemoryStats::default)
+        .with(|| vec![NodeHealth { endpoint: "NODE".to_owned(), breaker: BreakerState::Closed }])
+        .with(RemoteStats::default)
+        .with(|| BusyRatio(0.0))
+        .with(|| {
             let mut idle = ShedStats::default();
             idle.workers = Some(1);
             idle
         })
-        .with_connections(|| ["http", "grpc", "resp", "proxy"].map(connections).into())
-        .with_refused_logins(|| ["http_grpc", "resp"].map(|listener| (listener, 0)).into())
-        .with_upstreams(|| {
+        .with(|| {
+            let one = |listener| ListenerConnections { listener, ..ListenerConnections::default() };
+            Vec::from(["http", "grpc", "resp", "proxy"].map(one))
+        })
+        .with(|| RefusedLogins(["http_grpc", "resp"].map(|listener| (listener, 0)).into()))
+        .with(|| {
             let reasons = ["unreachable", "connect_timeout", "handshake", "broke_off", "answer_timeout"];
             let failures = reasons.map(|reason| (reason, 0)).into();
             vec![UpstreamCounts { upstream: "UPSTREAM".to_owned(), failures, ..UpstreamCounts::default() }]
         })
-        .with_certificates(|| {
+        .with(|| {
             let end = |listener| CertificateEnd { listener, not_after_seconds: 0.0 };
-            ["http", "grpc", "resp", "admin", "proxy"].map(end).into()
+            Vec::from(["http", "grpc", "resp", "admin", "proxy"].map(end))
         })
-        .with_withheld_lines(|| 0)
-        .with_alerts(AlertStats::default)
-        .with_exports(|| ["statsd", "otlp_metrics", "otlp_traces"].map(|to| (to, 0)).into())
-}
-
-fn connections(listener: &'static str) -> ListenerConnections {
-    ListenerConnections { listener, open: 0, accepted: 0, refused: 0, evicted: 0 }
+        .with(WithheldLines::default)
+        .with(AlertStats::default)
+        .with(|| LostExports(["statsd", "otlp_metrics", "otlp_traces"].map(|to| (to, 0)).into()))
+        .read()
 }

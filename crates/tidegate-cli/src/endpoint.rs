@@ -5,11 +5,16 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
-use http::Uri;
 use http::uri::{Authority, Scheme};
-use tidegate_telemetry::{Connection, Plaintext};
+use http::{Method, Request, Response, Uri, header, request};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use serde_json::Value;
+use tidegate_telemetry::{ClientError, Plaintext};
 
+use crate::commands::admin_client::runtime;
 use crate::failure::Failure;
 
 /// A server's address, not resolved yet.
@@ -31,13 +36,50 @@ impl Endpoint {
         format!("{}{path}", self.base_path)
     }
 
-    /// Connects to it. The certificate of an `https` address is checked against `ca`, or what the system trusts.
-    pub(crate) async fn connect(&self, ca: Option<&Path>) -> Result<Box<dyn Connection>, ConnectError> {
+    /// A request for `path` there.
+    pub(crate) fn request(&self, method: &Method, path: &str) -> request::Builder {
+        Request::builder()
+            .method(method)
+            .uri(self.path(path))
+            .header(header::HOST, self.authority.as_str())
+            .header(header::CONTENT_TYPE, "application/json")
+    }
+
+    /// Sends a request with this body, and waits for the whole answer. The certificate of an `https` address is checked
+    /// against `ca`, or what the system trusts.
+    pub(crate) fn ask(
+        &self,
+        request: request::Builder,
+        body: &Value,
+        limits: &AskLimits<'_>,
+    ) -> Result<Response<Bytes>, Failure> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = request.body(Full::from(body)).map_err(|error| Failure::new(error.to_string()))?;
         let url = format!("{}://{}", self.scheme, self.authority);
-        let there = tidegate_telemetry::Endpoint::new(&url, ca, Plaintext::Anywhere)
-            .map_err(|error| ConnectError::Unusable(Failure::new(error.problem).hint(CA_HINT)))?;
-        self.check_host().await.map_err(ConnectError::Unusable)?;
-        there.connect().await.map_err(ConnectError::Unreachable)
+        let there = tidegate_telemetry::Endpoint::new(&url, limits.ca, Plaintext::Anywhere)
+            .map_err(|error| Failure::new(error.problem).hint(CA_HINT))?;
+        runtime()?.block_on(async {
+            self.check_host().await?;
+            let answered = there.send(request, limits.within, limits.most_bytes).await;
+            answered.map_err(|error| self.failure(error, limits))
+        })
+    }
+
+    fn failure(&self, error: ClientError, limits: &AskLimits<'_>) -> Failure {
+        match error {
+            ClientError::Unreachable(error) => {
+                let hint = match error.kind() {
+                    // As rustls reports a certificate that it does not trust, or a server that does not speak TLS.
+                    io::ErrorKind::InvalidData => CA_HINT,
+                    _ => limits.if_absent,
+                };
+                Failure::new(format!("cannot connect to {self}: {error}")).hint(hint)
+            }
+            ClientError::TooSlow(within) => {
+                Failure::new(format!("no answer within {within:?}")).hint(limits.if_slow)
+            }
+            error => Failure::new(format!("no answer from {self}: {error}")),
+        }
     }
 
     /// The first address of the name, for a command that speaks no TLS itself.
@@ -71,31 +113,16 @@ fn unknown_host(host: &str, reason: &str) -> Failure {
         .hint("check the spelling, or give the IP address")
 }
 
-/// Why there is no connection.
-pub(crate) enum ConnectError {
-    /// It cannot be tried.
-    Unusable(Failure),
-    /// The system's or the other side's error.
-    Unreachable(io::Error),
+/// The bounds of one request, and hints for when they are not met.
+pub(crate) struct AskLimits<'a> {
+    pub(crate) ca: Option<&'a Path>,
+    pub(crate) within: Duration,
+    pub(crate) most_bytes: usize,
+    pub(crate) if_absent: &'static str,
+    pub(crate) if_slow: &'static str,
 }
 
 const CA_HINT: &str = "name a PEM file with its certificate authority: --ca FILE, or TIDEGATE_CA";
-
-impl ConnectError {
-    /// The failure for a person, with a hint for the case that nobody is there.
-    pub(crate) fn failure(self, endpoint: &Endpoint, if_absent: &str) -> Failure {
-        let error = match self {
-            ConnectError::Unusable(failure) => return failure,
-            ConnectError::Unreachable(error) => error,
-        };
-        let hint = match error.kind() {
-            // As rustls reports a certificate that it does not trust, or a server that does not speak TLS.
-            io::ErrorKind::InvalidData => CA_HINT,
-            _ => if_absent,
-        };
-        Failure::new(format!("cannot connect to {endpoint}: {error}")).hint(hint)
-    }
-}
 
 impl FromStr for Endpoint {
     type Err = Failure;

@@ -88,7 +88,7 @@ impl Observer for Ears {
 
     fn decided(&self, decided: &Decided<'_>) {
         if let Some(log) = &self.0 {
-            log.hear(decided);
+            log.decided(decided);
         }
     }
 }

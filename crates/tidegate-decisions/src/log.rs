@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_limiter::{Decided, Report, RuleResult, Settled, Settlement};
+use tidegate_limiter::{Decided, Observer, Report, RuleResult, Settled, Settlement};
 use tidegate_rules::{LimitsFrom, Match, MatchedLimits};
 use tidegate_store::Clock;
 
@@ -79,52 +79,6 @@ impl DecisionLog {
             kept: AtomicU64::new(0),
             renewals_left_out: AtomicU64::new(0),
         })
-    }
-
-    /// Observes a decision, and keeps it or not. A decision that is not kept costs only a count.
-    #[inline]
-    pub fn hear(&self, decided: &Decided<'_>) {
-        // A check with cost 0, as the dashboard makes all the time, is not a decision.
-        if decided.is_look() {
-            return;
-        }
-        // Uses the request's timestamp: reading the clock for every decision would cost more than the rest.
-        let second = decided.decision.asked_at().as_micros() / 1_000_000;
-        let kept = match (decided.decision.allowed, &decided.decision.lease) {
-            (false, _) => self.refusals.take(second),
-            (true, None) => self.admissions.take(second),
-            (true, Some(lease)) => self.admissions.take_lease(second, || lease.mark()),
-        };
-        if let Some(n) = kept {
-            self.keep(decided, self.clock.now().as_micros(), n);
-        }
-    }
-
-    /// Observes a change of limits other than a decision. The end of a lease is kept if its admission is, on any node.
-    pub fn hear_settled(&self, settled: &Settled<'_>) {
-        let now_us = self.clock.now().as_micros();
-        let second = now_us / 1_000_000;
-        let kept = match settled.how {
-            Settlement::Released(lease) | Settlement::ReleasedPart(lease) => {
-                self.admissions.take_end(second, || lease.mark())
-            }
-            // A holder may renew its lease as often as it likes, so this is bounded.
-            Settlement::Renewed(lease) => {
-                let kept = self.admissions.take_end(second, || lease.mark());
-                let fits = |_: &u32| self.renewals.take(second).is_some();
-                let taken = kept.filter(fits);
-                let left_out = kept.is_some() && taken.is_none();
-                self.renewals_left_out.fetch_add(left_out.into(), Ordering::Relaxed);
-                taken
-            }
-            Settlement::Reset(_) => Some(1),
-            _ => self.settlements.take(second),
-        };
-        let Some(n) = kept else { return };
-        let when = When::between(settled.asked_at, now_us, settled.done_at);
-        if let Some(event) = Event::new(settled, (when, n), self.node.clone(), &self.names) {
-            self.write(Entry::Event(Arc::new(event)));
-        }
     }
 
     #[cold]
@@ -311,6 +265,54 @@ impl DecisionLog {
             records,
             bytes,
             callers: self.top.kept() + self.demand.callers(),
+        }
+    }
+}
+
+impl Observer for DecisionLog {
+    /// Observes a decision, and keeps it or not. A decision that is not kept costs only a count.
+    #[inline]
+    fn decided(&self, decided: &Decided<'_>) {
+        // A check with cost 0, as the dashboard makes all the time, is not a decision.
+        if decided.is_look() {
+            return;
+        }
+        // Uses the request's timestamp: reading the clock for every decision would cost more than the rest.
+        let second = decided.decision.asked_at().as_micros() / 1_000_000;
+        let kept = match (decided.decision.allowed, &decided.decision.lease) {
+            (false, _) => self.refusals.take(second),
+            (true, None) => self.admissions.take(second),
+            (true, Some(lease)) => self.admissions.take_lease(second, || lease.mark()),
+        };
+        if let Some(n) = kept {
+            self.keep(decided, self.clock.now().as_micros(), n);
+        }
+    }
+
+    /// Observes a change of limits other than a decision. The end of a lease is kept if its admission is, on any node.
+    fn settled(&self, settled: &Settled<'_>) {
+        let now_us = self.clock.now().as_micros();
+        let second = now_us / 1_000_000;
+        let kept = match settled.how {
+            Settlement::Released(lease) | Settlement::ReleasedPart(lease) => {
+                self.admissions.take_end(second, || lease.mark())
+            }
+            // A holder may renew its lease as often as it likes, so this is bounded.
+            Settlement::Renewed(lease) => {
+                let kept = self.admissions.take_end(second, || lease.mark());
+                let fits = |_: &u32| self.renewals.take(second).is_some();
+                let taken = kept.filter(fits);
+                let left_out = kept.is_some() && taken.is_none();
+                self.renewals_left_out.fetch_add(left_out.into(), Ordering::Relaxed);
+                taken
+            }
+            Settlement::Reset(_) => Some(1),
+            _ => self.settlements.take(second),
+        };
+        let Some(n) = kept else { return };
+        let when = When::between(settled.asked_at, now_us, settled.done_at);
+        if let Some(event) = Event::new(settled, (when, n), self.node.clone(), &self.names) {
+            self.write(Entry::Event(Arc::new(event)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One line of the log, and the hashing of callers.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -261,8 +261,8 @@ impl Digester {
                 [hash.h1, hash.h2]
             }
             None => {
-                let random = RandomState::new();
-                [random.hash_one(0), random.hash_one(1)]
+                let random = || getrandom::u64().expect("the system has random numbers");
+                [random(), random()]
             }
         };
         Digester { keys, clear }

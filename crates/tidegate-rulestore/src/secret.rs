@@ -1,7 +1,6 @@
 //! Secrets: generated from the system's randomness, shown once, stored as a digest.
 
 use std::fmt;
-use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -26,7 +25,7 @@ const MARK_DIGITS: usize = 16;
 /// Key and text have fixed lengths, and most of the hash is left out: nothing can be appended to either.
 fn mark(key: &str, text: &str) -> String {
     let digest = Sha256::digest([key.as_bytes(), text.as_bytes()].concat());
-    hex(&digest[..MARK_DIGITS / 2])
+    hex::encode(&digest[..MARK_DIGITS / 2])
 }
 
 impl Secret {
@@ -66,7 +65,7 @@ impl Secret {
 
     /// The stored digest. Secrets have 256 random bits, so a fast hash is enough.
     pub(crate) fn digest(&self) -> String {
-        hex(&Sha256::digest(self.text.as_bytes()))
+        hex::encode(Sha256::digest(self.text.as_bytes()))
     }
 
     /// Whether `digest` is this secret's, in constant time.
@@ -85,7 +84,7 @@ impl fmt::Debug for Secret {
 pub(crate) fn random_hex<const BYTES: usize>() -> Result<String> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).map_err(|_| Error::NoEntropy)?;
-    Ok(hex(&bytes))
+    Ok(hex::encode(bytes))
 }
 
 /// A random number that fits a database's signed integer.
@@ -93,13 +92,6 @@ pub(crate) fn random_mark() -> Result<i64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|_| Error::NoEntropy)?;
     Ok(i64::from_le_bytes(bytes) & i64::MAX)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

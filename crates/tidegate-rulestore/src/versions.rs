@@ -12,7 +12,7 @@ use crate::document::{Document, DocumentSet};
 use crate::error::{Error, Result};
 use crate::override_changes::MOST_CHANGES;
 use crate::schema;
-use crate::secret::{self, hex};
+use crate::secret;
 use crate::watch::CHANNEL;
 
 /// The current state.
@@ -267,7 +267,7 @@ async fn insert_document(
     domain: &str,
     text: &str,
 ) -> Result<()> {
-    let digest = hex(&Sha256::digest(text.as_bytes()));
+    let digest = hex::encode(Sha256::digest(text.as_bytes()));
     sqlx::query("INSERT INTO texts (digest, text) VALUES ($1, $2) ON CONFLICT (digest) DO NOTHING")
         .bind(&digest)
         .bind(text)

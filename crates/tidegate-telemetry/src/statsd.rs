@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::scrape::Scrape;
+use tidegate_metrics::{Families, Histogram, Series};
 
 /// Fits into one Ethernet frame, including headers.
 const MOST_PACKET_BYTES: usize = 1_432;
 /// Packets sent in a burst, and the pause before the next: the receiver reads them meanwhile.
 const PACKETS_AT_ONCE: usize = 16;
 const BETWEEN_PACKETS: Duration = Duration::from_millis(2);
-/// The most lines of one round: five for each of 10,000 rules, and a few.
-const MOST_LINES: usize = 50_100;
+/// The most lines of one round: five for each of 10,000 rules, three for each of 1,000 domains, and a few.
+const MOST_LINES: usize = 53_100;
 
 /// The format of lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,8 +62,8 @@ impl Statsd {
 
     /// Sends the increase since `before`, a few packets at a time: a receiver buffers some two hundred kilobytes, and the
     /// lines of thousands of rules are more.
-    pub async fn send(&self, scrape: &Scrape, before: &mut Before) {
-        let lines = self.lines.since(scrape, before);
+    pub async fn send(&self, families: &Families, before: &mut Before) {
+        let lines = self.lines.since(families, before);
         let unsent =
             lines.len().saturating_sub(MOST_LINES) + lines.iter().filter(|line| is_too_long(line)).count();
         self.dropped.fetch_add(unsent as u64, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Statsd {
     }
 
     /// Sends what `read` returns at every interval. Runs until dropped.
-    pub async fn run<R: Future<Output = Scrape>>(self, every: Duration, read: impl Fn() -> R) {
+    pub async fn run<R: Future<Output = Families>>(self, every: Duration, read: impl Fn() -> R) {
         // A process counts from zero: counts from before this task first ran are sent too.
         let mut before = Before::default();
         let mut ticks = tokio::time::interval(every);
@@ -95,43 +95,46 @@ impl Statsd {
 impl Lines {
     /// A line for every counter that has grown since `before`, which is updated.
     #[must_use]
-    pub fn since(&self, scrape: &Scrape, before: &mut Before) -> Vec<String> {
+    pub fn since(&self, families: &Families, before: &mut Before) -> Vec<String> {
         let mut totals: HashMap<String, f64> = HashMap::new();
         let mut add = |name: String, count: f64| *totals.entry(name).or_default() += count;
-        for sample in scrape.samples("tidegate_decisions") {
-            let label = |name| sample.label(name).unwrap_or_default();
+        for series in families.series("tidegate_requests") {
+            let label = |name| series.label(name).unwrap_or_default();
+            add(format!("tidegate.requests.{}.{}", clean(label("domain")), label("result")), series.number());
+        }
+        for series in families.series("tidegate_decisions") {
+            let label = |name| series.label(name).unwrap_or_default();
             // A limit that came with the request belongs to no rule, and its hits are not counted: its decisions are.
             if label("domain").is_empty() && label("rule") == "direct" {
                 for stat in stats_of(label("result"), label("source")) {
-                    add(format!("ratelimit.service.rate_limit..direct.{stat}"), sample.value);
+                    add(format!("ratelimit.service.rate_limit..direct.{stat}"), series.number());
                 }
             }
         }
-        for sample in scrape.samples("tidegate_hits") {
-            let label = |name| sample.label(name).unwrap_or_default();
+        for series in families.series("tidegate_hits") {
+            let label = |name| series.label(name).unwrap_or_default();
             let rule =
                 format!("ratelimit.service.rate_limit.{}.{}", clean(label("domain")), clean(label("rule")));
             if ["within_limit", "over_limit"].contains(&label("stat")) {
-                add(format!("{rule}.total_hits"), sample.value);
+                add(format!("{rule}.total_hits"), series.number());
             }
-            add(format!("{rule}.{}", label("stat")), sample.value);
+            add(format!("{rule}.{}", label("stat")), series.number());
         }
         add(
             "ratelimit.service.call.should_rate_limit.redis_error".to_owned(),
-            scrape.sum("tidegate_store_errors", &[]),
+            families.sum("tidegate_store_errors", &[]),
         );
         for (result, name) in [("success", "config_load_success"), ("failure", "config_load_error")] {
-            let count = scrape.sum("tidegate_config_reloads", &[("result", result)]);
+            let count = families.sum("tidegate_config_reloads", &[("result", result)]);
             add(format!("ratelimit.service.{name}"), count);
         }
-        let of_grpc = |suffix: &str| -> f64 {
-            let samples = scrape.samples("tidegate_decision_duration_seconds").iter();
-            let own = samples.filter(|one| one.suffix == suffix && one.label("transport") == Some("grpc"));
-            own.map(|one| one.value).sum()
-        };
-        add(format!("{SERVER}.total_requests"), of_grpc("_count"));
+        let mut durations = families.series("tidegate_decision_duration_seconds").iter();
+        let of_grpc =
+            durations.find(|one| one.label("transport") == Some("grpc")).and_then(Series::histogram);
+        let (count, seconds) = of_grpc.map_or((0.0, 0.0), |one: &Histogram| (one.count() as f64, one.sum));
+        add(format!("{SERVER}.total_requests"), count);
         let mut lines = self.counters(totals, before);
-        lines.extend(self.response_time(of_grpc("_sum"), of_grpc("_count"), before));
+        lines.extend(self.response_time(seconds, count, before));
         lines
     }
 
@@ -209,27 +212,35 @@ fn packets(lines: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn scrape(within: u64, over: u64) -> Scrape {
-        let labels = "domain=\"api\",rule=\"path_/a:b.user\"";
-        Scrape::parse(&format!(
-            "# TYPE tidegate_decisions counter\n\
-             tidegate_decisions_total{{{labels},result=\"allowed\",source=\"store\"}} 99\n\
-             # TYPE tidegate_hits counter\n\
-             tidegate_hits_total{{{labels},stat=\"within_limit\"}} {within}\n\
-             tidegate_hits_total{{{labels},stat=\"near_limit\"}} {}\n\
-             tidegate_hits_total{{{labels},stat=\"over_limit\"}} {}\n\
-             tidegate_hits_total{{{labels},stat=\"over_limit_with_local_cache\"}} {over}\n\
-             tidegate_hits_total{{{labels},stat=\"shadow_mode\"}} 1\n",
-            within / 2,
-            over + 1,
-        ))
+    fn counted(within: u64, over: u64) -> Families {
+        let rule = || [("domain", "api".into()), ("rule", "path_/a:b.user".into())];
+        let mut families = Families::default();
+        let [domain, name] = rule();
+        families
+            .counters("decisions", "")
+            .add([domain, name, ("result", "allowed".into()), ("source", "store".into())], 99);
+        let request = [("domain", "api".into()), ("result", "refused".into()), ("source", "store".into())];
+        families.counters("requests", "").add(request, over);
+        let hits = families.counters("hits", "");
+        let stats = [
+            ("within_limit", within),
+            ("near_limit", within / 2),
+            ("over_limit", over + 1),
+            ("over_limit_with_local_cache", over),
+            ("shadow_mode", 1),
+        ];
+        for (stat, count) in stats {
+            let [domain, name] = rule();
+            hits.add([domain, name, ("stat", stat.into())], count);
+        }
+        families
     }
 
     #[test]
     fn what_has_grown_is_sent_under_the_names_of_envoys_rate_limit_service() {
         let (lines, mut before) = (Lines::default(), Before::default());
-        let _ = lines.since(&scrape(2, 1), &mut before);
-        let sent = lines.since(&scrape(12, 4), &mut before);
+        let _ = lines.since(&counted(2, 1), &mut before);
+        let sent = lines.since(&counted(12, 4), &mut before);
         let rule = "ratelimit.service.rate_limit.api.path_/a_b.user";
         assert_eq!(
             sent,
@@ -239,14 +250,15 @@ mod tests {
                 format!("{rule}.over_limit_with_local_cache:3|c"),
                 format!("{rule}.total_hits:13|c"),
                 format!("{rule}.within_limit:10|c"),
+                "tidegate.requests.api.refused:3|c".to_owned(),
             ]
         );
-        assert_eq!(lines.since(&scrape(12, 4), &mut before), Vec::<String>::new(), "nothing grew");
+        assert_eq!(lines.since(&counted(12, 4), &mut before), Vec::<String>::new(), "nothing grew");
     }
 
     #[test]
     fn a_shadow_rule_counts_as_over_there() {
-        let sent = Lines::default().since(&scrape(0, 0), &mut Before::default()).join("\n");
+        let sent = Lines::default().since(&counted(0, 0), &mut Before::default()).join("\n");
         assert!(sent.contains(".over_limit:1|c") && sent.contains(".shadow_mode:1|c"), "{sent}");
     }
 
@@ -254,10 +266,10 @@ mod tests {
     fn tags_and_a_prefix_are_on_every_line() {
         let lines =
             Lines { prefix: "edge.".to_owned(), tags: vec!["env:prod".to_owned(), "az:b".to_owned()] };
-        let sent = lines.since(&scrape(1, 0), &mut Before::default());
+        let sent = lines.since(&counted(1, 0), &mut Before::default());
         assert!(!sent.is_empty());
         for line in sent {
-            assert!(line.starts_with("edge.ratelimit.") && line.ends_with("|#env:prod,az:b"), "{line}");
+            assert!(line.starts_with("edge.") && line.ends_with("|#env:prod,az:b"), "{line}");
         }
     }
 

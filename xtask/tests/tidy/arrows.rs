@@ -21,9 +21,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-tower", &["tidegate-http"]),
     ("tidegate-server", &["tidegate-access", "tidegate-limiter", "tidegate-http"]),
     ("tidegate-decisions", &["tidegate-limiter"]),
+    ("tidegate-metrics", &["tidegate-limiter"]),
     ("tidegate-replay", &["tidegate-decisions", "tidegate-http"]),
     ("tidegate-rulestore", &["tidegate-rules"]),
-    ("tidegate-telemetry", &["tidegate-access", "tidegate-limiter"]),
+    ("tidegate-telemetry", &["tidegate-access", "tidegate-metrics"]),
     (
         "tidegate-admin",
         &["tidegate-decisions", "tidegate-replay", "tidegate-rulestore", "tidegate-telemetry"],

@@ -2,6 +2,7 @@
 //!
 //! Each check reads the checkout, and its message says how to put things right.
 
+mod adding;
 mod algorithms;
 mod api;
 mod arrows;

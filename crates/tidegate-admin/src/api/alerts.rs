@@ -7,27 +7,26 @@ use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_telemetry::alerts::{Kind, MOST_SILENCES, Silence};
+use tidegate_telemetry::alerts::{Kind, MOST_SILENCES, SharedAlerts, Silence};
 
 use super::body::{Body, Path};
 use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::alerts::AlertDesk;
-use crate::control::Control;
+use crate::control::ControlPlane;
 
-fn desk(control: &Control) -> Answer<&Arc<AlertDesk>> {
-    control.alerts.get().ok_or_else(|| {
+fn desk(control: &ControlPlane) -> Answer<&Arc<SharedAlerts>> {
+    control.alerts.desk.get().ok_or_else(|| {
         Problem::unavailable("alerts are switched off here").hint("set `alerts.enabled: true`")
     })
 }
 
-pub(crate) async fn list(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
+pub(crate) async fn list(State(control): State<Arc<ControlPlane>>) -> Answer<Json<Value>> {
     let (active, resolved, sent_by) = desk(&control)?.show();
     Ok(Json(json!({ "active": active, "resolved": resolved, "sent_by": sent_by })))
 }
 
-pub(crate) async fn silences(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
+pub(crate) async fn silences(State(control): State<Arc<ControlPlane>>) -> Answer<Json<Value>> {
     let now_s = control.clock.now().as_micros() / 1_000_000;
     Ok(Json(json!({ "silences": desk(&control)?.silences(now_s) })))
 }
@@ -46,7 +45,7 @@ pub(crate) struct NewSilence {
 const LONGEST: usize = 500;
 
 pub(crate) async fn silence(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<NewSilence>,
 ) -> Answer<(StatusCode, Json<Value>)> {
@@ -85,7 +84,7 @@ pub(crate) async fn silence(
 }
 
 pub(crate) async fn end_silence(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<u64>,
 ) -> Answer<StatusCode> {
@@ -119,7 +118,7 @@ fn check_subject(subject: &str) -> Answer<()> {
 }
 
 /// Writes to the audit log. A silence takes effect even if the database does not answer: that is when it is needed most.
-async fn note(control: &Control, caller: &Caller, action: &str, silence: &Silence) {
+async fn note(control: &ControlPlane, caller: &Caller, action: &str, silence: &Silence) {
     let Some(store) = &control.store else { return };
     let kind = silence.kind.map_or("every kind", Kind::name);
     let target = format!("{kind} {}", silence.subject.as_deref().unwrap_or("everything"));

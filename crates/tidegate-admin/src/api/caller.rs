@@ -5,7 +5,7 @@ use tidegate_rules::Timestamp;
 use tidegate_rulestore::{Actor, Grant, Origin, Role, Secret, StoredToken, TokenKind};
 
 use super::problem::Answer;
-use crate::control::Control;
+use crate::control::ControlPlane;
 
 /// The authenticated caller.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ enum Proof {
 
 impl Caller {
     /// The caller with this secret, if it is valid.
-    pub(crate) async fn find(control: &Control, given: &[u8], kind: TokenKind) -> Answer<Option<Self>> {
+    pub(crate) async fn find(control: &ControlPlane, given: &[u8], kind: TokenKind) -> Answer<Option<Self>> {
         if kind != TokenKind::Session
             && let Some(tag) = control.accepted(given)
         {
@@ -40,20 +40,25 @@ impl Caller {
     }
 
     /// The holder of the configured token with this tag.
-    fn configured(control: &Control, tag: String) -> Option<Self> {
+    fn configured(control: &ControlPlane, tag: String) -> Option<Self> {
         let (name, role) = control.configured(&tag)?;
         let (actor, origin) = (Actor { name, role }, Origin::Configured(tag));
         Some(Caller { actor, expires: None, origin, proof: Proof::Configured })
     }
 
-    async fn stored(control: &Control, secret: Secret, kind: TokenKind) -> Answer<Option<Self>> {
+    async fn stored(control: &ControlPlane, secret: Secret, kind: TokenKind) -> Answer<Option<Self>> {
         let Some(store) = &control.store else { return Ok(None) };
         let found = store.verify(&secret, kind, control.clock.now()).await?;
         Ok(found.and_then(|found| Caller::of(control, found, secret, kind)))
     }
 
     /// The holder of a stored token or session.
-    pub(crate) fn of(control: &Control, found: StoredToken, secret: Secret, kind: TokenKind) -> Option<Self> {
+    pub(crate) fn of(
+        control: &ControlPlane,
+        found: StoredToken,
+        secret: Secret,
+        kind: TokenKind,
+    ) -> Option<Self> {
         let StoredToken { name, mut role, expires, origin, id, .. } = found;
         // A session ends with its token, which for a configured one is known here alone.
         if let Origin::Configured(tag) = &origin {
@@ -67,7 +72,7 @@ impl Caller {
     }
 
     /// Whether the caller would still be let in.
-    pub(crate) async fn is_valid(&self, control: &Control) -> Answer<bool> {
+    pub(crate) async fn is_valid(&self, control: &ControlPlane) -> Answer<bool> {
         let (secret, kind) = match (&self.proof, &self.origin) {
             (Proof::Configured, Origin::Configured(tag)) => return Ok(control.configured(tag).is_some()),
             (Proof::Configured, _) => return Ok(false),
@@ -102,11 +107,11 @@ impl Caller {
     }
 }
 
-impl Control {
+impl ControlPlane {
     /// The tag of a configured token; compared in constant time.
     fn accepted(&self, given: &[u8]) -> Option<String> {
-        let known = self.tokens.iter().any(|token| token.digest.is_of(given))
-            || self.admin_tokens.as_ref().is_some_and(|tokens| tokens.accept(given));
+        let known = self.access.tokens.iter().any(|token| token.digest.is_of(given))
+            || self.access.admin_tokens.as_ref().is_some_and(|tokens| tokens.accept(given));
         known.then(|| SecretDigest::of(given).tag())
     }
 
@@ -120,10 +125,10 @@ impl Control {
 
     /// Name and role of the configured token with this tag.
     fn configured(&self, tag: &str) -> Option<(String, Role)> {
-        if let Some(token) = self.tokens.iter().find(|token| token.digest.tag() == tag) {
+        if let Some(token) = self.access.tokens.iter().find(|token| token.digest.tag() == tag) {
             return Some((token.name.clone(), token.role));
         }
-        let admin = self.admin_tokens.as_ref().is_some_and(|tokens| tokens.has_tag(tag));
+        let admin = self.access.admin_tokens.as_ref().is_some_and(|tokens| tokens.has_tag(tag));
         admin.then(|| ("configured".to_owned(), Role::Admin))
     }
 }

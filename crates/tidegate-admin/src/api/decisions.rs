@@ -17,7 +17,7 @@ use super::body::Query;
 use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Control, NodeAnswer, Question};
+use crate::control::{ControlPlane, NodeAnswer, Question};
 
 /// The default and the largest number of results.
 const USUAL: usize = 100;
@@ -46,15 +46,15 @@ pub(crate) struct TopQuery {
 }
 
 /// The decision log, or an error that says how to enable it.
-pub(crate) fn log_of(control: &Control) -> Answer<&Arc<DecisionLog>> {
-    control.metrics.decisions().ok_or_else(|| {
+pub(crate) fn log_of(control: &ControlPlane) -> Answer<&Arc<DecisionLog>> {
+    control.decisions.as_ref().ok_or_else(|| {
         Problem::not_found("this node keeps no decisions")
             .hint("switch it on with a section `decision_log: {}` in the configuration")
     })
 }
 
 pub(crate) async fn search(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Query(wanted): Query<DecisionsQuery>,
 ) -> Answer<Json<Value>> {
@@ -87,7 +87,8 @@ pub(crate) async fn search(
     };
     let most = search.most;
     let unknown = unknown_name(&control, &search);
-    let gathered = control.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
+    let gathered =
+        control.questions.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
     let (mut found, mut nodes) = (Vec::new(), Vec::new());
     let (mut matched, mut represents, mut oldest, mut cut) = (0, 0, None, false);
     for (node, answer) in gathered.answers {
@@ -115,7 +116,7 @@ pub(crate) async fn search(
         "oldest": oldest.map(micros),
         "cut": cut,
         "unknown": unknown,
-        "node": control.node,
+        "node": control.identity.node,
         "nodes": nodes,
         "missing": gathered.missing,
     })))
@@ -123,7 +124,7 @@ pub(crate) async fn search(
 
 /// A warning if no rule in use has the requested name. An earlier rule may have had it, and its logged decisions are still
 /// found.
-fn unknown_name(control: &Control, search: &Search) -> Option<String> {
+fn unknown_name(control: &ControlPlane, search: &Search) -> Option<String> {
     let snapshot = control.limiter.snapshot();
     let mut domains = snapshot.rules().domains();
     if let Some(wanted) = search.domain.as_ref().filter(|wanted| !domains.any(|domain| domain == *wanted)) {
@@ -189,7 +190,7 @@ pub(crate) fn mask(key: &mut [(String, String)], log: &DecisionLog, caller: &Cal
 }
 
 pub(crate) async fn top(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Query(wanted): Query<TopQuery>,
 ) -> Answer<Json<Value>> {
@@ -202,7 +203,7 @@ pub(crate) async fn top(
     };
     let most = wanted.limit.unwrap_or(10).min(MOST);
     let (domain, rule) = (wanted.domain, wanted.rule);
-    let gathered = control.gather(log, Question::Top { domain, rule, by }).await;
+    let gathered = control.questions.gather(log, Question::Top { domain, rule, by }).await;
     let nodes: Vec<&String> = gathered.answers.iter().map(|(node, _)| node).collect();
     let mut of_rule: BTreeMap<(String, String), Vec<Top>> = BTreeMap::new();
     for (_, answer) in &gathered.answers {
@@ -217,5 +218,7 @@ pub(crate) async fn top(
         RuleTop { domain, rule, top }
     });
     let rules: Vec<RuleTop> = rules.collect();
-    Ok(Json(json!({ "rules": rules, "node": control.node, "nodes": nodes, "missing": gathered.missing })))
+    Ok(Json(
+        json!({ "rules": rules, "node": control.identity.node, "nodes": nodes, "missing": gathered.missing }),
+    ))
 }

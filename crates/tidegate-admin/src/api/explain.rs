@@ -15,11 +15,11 @@ use super::body::Body;
 use super::caller::Caller;
 use super::keys::{Key, unknown_domain};
 use super::problem::Answer;
-use crate::control::Control;
+use crate::control::ControlPlane;
 use crate::jobs;
 
 pub(crate) async fn explain(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(key): Body<Key>,
 ) -> Answer<Response> {

@@ -19,7 +19,7 @@ use super::caller::Caller;
 use super::cookie;
 use super::problem::Problem;
 use super::{Needs, ROUTES};
-use crate::control::Control;
+use crate::control::ControlPlane;
 
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 
@@ -28,7 +28,11 @@ const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
 /// Passes a request on only if its caller has the role that the route needs.
-pub(crate) async fn guard(State(control): State<Arc<Control>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard(
+    State(control): State<Arc<ControlPlane>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let path =
         request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned()).unwrap_or_default();
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
@@ -57,7 +61,7 @@ pub(crate) async fn guard(State(control): State<Arc<Control>>, mut request: Requ
     }
 }
 
-async fn authenticate(control: &Control, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
+async fn authenticate(control: &ControlPlane, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
     let (given, kind) = match (bearer(headers), cookie::read(headers)) {
         (Some(token), _) => (token, TokenKind::Token),
         (None, Some(cookie)) => (cookie.as_bytes(), TokenKind::Session),
@@ -76,8 +80,8 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    pub(crate) fn of(control: &Control, peer: IpAddr) -> Result<Self, Problem> {
-        match control.guesses.wait(PeerGroup::of(peer)) {
+    pub(crate) fn of(control: &ControlPlane, peer: IpAddr) -> Result<Self, Problem> {
+        match control.access.guesses.wait(PeerGroup::of(peer)) {
             Some(wait) => Err(Problem::too_many(wait.as_millis_ceil().div_ceil(1_000).max(1))),
             None => Ok(Attempt { peer }),
         }
@@ -88,9 +92,9 @@ impl Attempt {
     }
 
     /// The secret was wrong: what to answer.
-    pub(crate) async fn failed(self, control: &Control, given: &[u8]) -> Result<Problem, Problem> {
+    pub(crate) async fn failed(self, control: &ControlPlane, given: &[u8]) -> Result<Problem, Problem> {
         let Attempt { peer } = self;
-        if !has_ended(control, given).await? && control.guesses.wrong(PeerGroup::of(peer)) {
+        if !has_ended(control, given).await? && control.access.guesses.wrong(PeerGroup::of(peer)) {
             tracing::warn!(%peer, "too many wrong admin tokens, refusing this address for a while");
         }
         Ok(Problem::unauthorized("the token is wrong, or has ended"))
@@ -99,8 +103,8 @@ impl Attempt {
 
 /// Whether the secret was valid once. A page left open overnight, or a forgotten script, is not guessing, and must not lock
 /// out others at its address.
-async fn has_ended(control: &Control, given: &[u8]) -> Result<bool, Problem> {
-    if control.admin_tokens.as_ref().is_some_and(|tokens| tokens.has_ended(given)) {
+async fn has_ended(control: &ControlPlane, given: &[u8]) -> Result<bool, Problem> {
+    if control.access.admin_tokens.as_ref().is_some_and(|tokens| tokens.has_ended(given)) {
         return Ok(true);
     }
     let secret = std::str::from_utf8(given).ok().and_then(Secret::parse);
@@ -112,8 +116,7 @@ async fn has_ended(control: &Control, given: &[u8]) -> Result<bool, Problem> {
 
 /// The CSRF token of a session: known to the page, which received it, and to no other site.
 pub(crate) fn csrf_of(session: &Secret) -> String {
-    let digest = Sha256::digest([b"csrf ", session.reveal().as_bytes()].concat());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest([b"csrf ", session.reveal().as_bytes()].concat()))
 }
 
 fn check_csrf(caller: &Caller, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {

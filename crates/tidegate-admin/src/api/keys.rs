@@ -19,7 +19,7 @@ use super::caller::Caller;
 use super::overrides;
 use super::problem::{Answer, Problem};
 use super::publish::check_reason;
-use crate::control::Control;
+use crate::control::ControlPlane;
 use crate::jobs;
 
 /// The most attributes of a key, and the longest of their names and values.
@@ -68,11 +68,11 @@ fn entries(attributes: &BTreeMap<String, String>) -> Answer<Vec<(&str, &[u8])>> 
 /// Refuses values that this node's log shows as hashes: limits count the values that callers send, so a hash would name
 /// nobody.
 pub(crate) fn refuse_hashes(
-    control: &Control,
+    control: &ControlPlane,
     attributes: &BTreeMap<String, String>,
     field: &str,
 ) -> Answer<()> {
-    let Some(log) = control.metrics.decisions() else { return Ok(()) };
+    let Some(log) = &control.decisions else { return Ok(()) };
     let hashed = attributes.iter().find(|(name, value)| is_hash(value) && !log.names().is_clear(name));
     let Some((name, _)) = hashed else { return Ok(()) };
     let field = format!("{field}.{}", &name[..name.floor_char_boundary(64)]);
@@ -84,7 +84,7 @@ pub(crate) fn refuse_hashes(
 }
 
 pub(crate) async fn look_up(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(key): Body<Key>,
 ) -> Answer<Response> {
@@ -97,7 +97,7 @@ pub(crate) async fn look_up(
     jobs::RULES.run(&name, move |_| usage(&control, &caller, &key, &looked)).await?
 }
 
-fn usage(control: &Control, caller: &Caller, key: &Key, looked: &Decision) -> Answer<Response> {
+fn usage(control: &ControlPlane, caller: &Caller, key: &Key, looked: &Decision) -> Answer<Response> {
     let entries = key.entries()?;
     let usage = Usage::of(looked, &key.domain, &Descriptor { entries: &entries }, control.clock.now());
     let usage = usage.map_err(|error| unknown_domain(control, &error))?;
@@ -143,7 +143,7 @@ fn cell(cell: &CellUsage) -> Value {
 }
 
 pub(crate) async fn reset(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<KeyReset>,
 ) -> Answer<Json<Value>> {
@@ -175,7 +175,7 @@ pub(crate) async fn reset(
     })
 }
 
-async fn note_reset(control: &Control, caller: &Caller, target: &str, detail: &Value) -> Answer<()> {
+async fn note_reset(control: &ControlPlane, caller: &Caller, target: &str, detail: &Value) -> Answer<()> {
     let Some(store) = &control.store else { return Ok(()) };
     Ok(store.note(&caller.actor, control.clock.now(), "key.reset", target, detail).await?)
 }
@@ -191,7 +191,7 @@ async fn reset_patiently(limiter: &Limiter, request: &CheckRequest<'_>) -> Resul
     limiter.reset(request).await
 }
 
-pub(crate) fn unknown_domain(control: &Control, error: &UnknownDomain) -> Problem {
+pub(crate) fn unknown_domain(control: &ControlPlane, error: &UnknownDomain) -> Problem {
     const MOST_NAMED: usize = 20;
     let snapshot = control.limiter.snapshot();
     let mut known: Vec<&str> = snapshot.rules().domains().collect();

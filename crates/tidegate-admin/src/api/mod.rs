@@ -40,7 +40,7 @@ use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, delete, get, post};
 use tidegate_rulestore::Role;
 
-use crate::control::Control;
+use crate::control::ControlPlane;
 pub(crate) use cookie::Scheme;
 pub(crate) use guard::{Peer, peer_of};
 use problem::Problem;
@@ -113,14 +113,15 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
 ];
 
 /// The routes, acting on `control`.
-pub(crate) fn router(control: Arc<Control>) -> Router {
+pub(crate) fn router(control: Arc<ControlPlane>) -> Router {
     let uploads = Arc::<Uploads>::default();
     let large_up_to = |most_bytes| {
         let place = Large { uploads: Arc::clone(&uploads), most_bytes };
         (from_fn_with_state(place, uploads::with_place), DefaultBodyLimit::max(most_bytes))
     };
     let large = || large_up_to(MOST_RULE_BYTES);
-    let one_rule: MethodRouter<Arc<Control>> = get(rules::one).put(rules::put_one).delete(rules::delete_one);
+    let one_rule: MethodRouter<Arc<ControlPlane>> =
+        get(rules::one).put(rules::put_one).delete(rules::delete_one);
     let routes = Router::new()
         .route("/rules", get(rules::all).put(rules::put_all).layer(large()))
         .route("/rules/validate", post(rules::validate).layer(large()))

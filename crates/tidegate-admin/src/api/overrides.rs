@@ -17,7 +17,7 @@ use super::keys::{Key, refuse_hashes};
 use super::problem::{Answer, Problem};
 use super::publish::{check_reason, leading};
 use super::when;
-use crate::control::{Control, runtime};
+use crate::control::{ControlPlane, runtime};
 
 const USUAL: u32 = 100;
 const MOST: u32 = 1_000;
@@ -60,7 +60,7 @@ pub(crate) struct Lift {
 }
 
 pub(crate) async fn list(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Query(filter): Query<Filter>,
 ) -> Answer<Json<Value>> {
@@ -85,7 +85,7 @@ pub(crate) async fn list(
 }
 
 pub(crate) async fn create(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<OverrideBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
@@ -93,13 +93,13 @@ pub(crate) async fn create(
     let now = control.clock.now();
     let what = checked(&control, wanted, now)?;
     let made = store.add_override(what, &caller.actor, now).await?;
-    control.take_own(store).await;
+    control.published.take_own(store).await;
     let answer = changed(&control, store, as_json(&control, &made, &caller)).await;
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
 pub(crate) async fn lift(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(Lift { id, reason }): Body<Lift>,
 ) -> Answer<Json<Value>> {
@@ -108,14 +108,14 @@ pub(crate) async fn lift(
     let lifted = store.lift_override(&id, &reason, &caller.actor, control.clock.now()).await?;
     let lifted =
         lifted.ok_or_else(|| Problem::not_found("there is no such override, or it was lifted already"))?;
-    control.take_own(store).await;
+    control.published.take_own(store).await;
     Ok(Json(changed(&control, store, as_json(&control, &lifted, &caller)).await))
 }
 
 /// The answer to a change: with the revision from which a node has it, and which nodes do.
-async fn changed(control: &Control, store: &RuleStore, mut answer: Value) -> Value {
+async fn changed(control: &ControlPlane, store: &RuleStore, mut answer: Value) -> Value {
     answer["revision"] = store.head().await.ok().map(|head| head.overrides).into();
-    answer["distribution"] = control.distributed(store).await;
+    answer["distribution"] = control.published.distributed(store).await;
     answer
 }
 
@@ -127,7 +127,7 @@ fn bytes_of(wanted: &OverrideBody) -> usize {
 }
 
 /// Validates the override against the rules in force.
-fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<NewOverride> {
+fn checked(control: &ControlPlane, wanted: OverrideBody, now: Timestamp) -> Answer<NewOverride> {
     if wanted.when.is_empty() {
         return Err(Problem::field("when", "it is empty, so this would be for everybody")
             .hint("name attributes and their values: {\"user\": \"42\"}"));
@@ -176,8 +176,8 @@ fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<Ne
 }
 
 /// The overrides for this key.
-pub(crate) fn of_key(control: &Control, key: &Key, caller: &Caller) -> Vec<Value> {
-    let (all, now) = (control.running.lock().overrides.clone(), control.clock.now());
+pub(crate) fn of_key(control: &ControlPlane, key: &Key, caller: &Caller) -> Vec<Value> {
+    let (all, now) = (control.rules.now().overrides.clone(), control.clock.now());
     let fits = |one: &&KeyOverride| {
         one.what.domain == key.domain
             && one.what.until_us.is_none_or(|until| now.as_micros() < until)
@@ -186,7 +186,7 @@ pub(crate) fn of_key(control: &Control, key: &Key, caller: &Caller) -> Vec<Value
     all.iter().filter(fits).map(|one| as_json(control, one, caller)).collect()
 }
 
-fn as_json(control: &Control, one: &KeyOverride, caller: &Caller) -> Value {
+fn as_json(control: &ControlPlane, one: &KeyOverride, caller: &Caller) -> Value {
     let mut when: BTreeMap<&String, String> =
         one.what.when.iter().map(|(name, value)| (name, value.clone())).collect();
     if caller.actor.role == Role::Viewer {
@@ -204,7 +204,7 @@ fn as_json(control: &Control, one: &KeyOverride, caller: &Caller) -> Value {
         "author": one.author,
         "at": when::text(Timestamp::from_micros(one.at_us)),
     });
-    let without_effect = control.running.lock().without_effect.clone();
+    let without_effect = control.rules.now().without_effect.clone();
     if let Some((_, why)) = without_effect.iter().find(|(id, _)| *id == one.id) {
         value["warning"] = why.as_str().into();
     }
@@ -212,8 +212,8 @@ fn as_json(control: &Control, one: &KeyOverride, caller: &Caller) -> Value {
 }
 
 /// A page of the overrides that run here, and the number of all matches.
-fn running(control: &Control, wanted: &OverrideFilter, limit: u32) -> (Vec<KeyOverride>, u64) {
-    let (all, now) = (control.running.lock().overrides.clone(), control.clock.now().as_micros());
+fn running(control: &ControlPlane, wanted: &OverrideFilter, limit: u32) -> (Vec<KeyOverride>, u64) {
+    let (all, now) = (control.rules.now().overrides.clone(), control.clock.now().as_micros());
     let fits = |one: &&KeyOverride| {
         let what = &one.what;
         let found = |text: &String| what.when.values().any(|value| value.contains(text.as_str()));

@@ -28,7 +28,7 @@ use super::literals::{Literals, hashed};
 use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Base, Control, Missing, NodeAnswer, Question, compile_while};
+use crate::control::{Base, ControlPlane, NodeAnswer, Question, UnansweredNode, compile_while};
 use crate::jobs::{self, Job};
 
 /// The proposal: a whole set of documents; or the new text of one rule.
@@ -50,11 +50,11 @@ const MOST_TOUCHED: usize = 200;
 const MOST_PLAYED: u64 = 3_000_000;
 
 pub(crate) async fn replay(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(proposed): Body<Proposed>,
 ) -> Answer<Response> {
-    let running = control.running.lock().base.clone();
+    let running = control.rules.now().base.clone();
     let (proposal, only) = match proposed {
         Proposed { documents: Some(documents), domain: None, rule: None, text: None } => {
             (Proposal::Set(documents), None)
@@ -109,11 +109,11 @@ pub(super) struct Sample {
     pub(super) lines: Vec<String>,
     pub(super) since_us: u64,
     pub(super) nodes: Vec<String>,
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<UnansweredNode>,
 }
 
-pub(super) async fn sample(control: &Control, log: &Arc<DecisionLog>, domain: Option<String>) -> Sample {
-    let gathered = control.gather(log, Question::Sample { domain }).await;
+pub(super) async fn sample(control: &ControlPlane, log: &Arc<DecisionLog>, domain: Option<String>) -> Sample {
+    let gathered = control.questions.gather(log, Question::Sample { domain }).await;
     let (mut lines, mut since, mut nodes) = (Vec::new(), 0, Vec::new());
     for (node, answer) in gathered.answers {
         let NodeAnswer::Sample { lines: own, since_us } = answer else { continue };

@@ -99,7 +99,7 @@ impl Problem {
     }
 
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
-        let title = "What this needs does not answer";
+        let title = "A dependency is unavailable";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", title, detail)
             .hint("limits keep working; try again in a moment")
     }

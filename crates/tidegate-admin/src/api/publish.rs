@@ -15,7 +15,7 @@ use super::caller::Caller;
 use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Control, RuleSource, compile_while};
+use crate::control::{ControlPlane, RuleSource, compile_while};
 use crate::jobs;
 use crate::low_priority::polled_at_low_priority;
 
@@ -40,25 +40,25 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// The database, if rules can be published at all.
-pub(crate) fn editable(control: &Control) -> Answer<&RuleStore> {
-    match &control.source {
+pub(crate) fn editable(control: &ControlPlane) -> Answer<&RuleStore> {
+    match control.rules.source() {
         RuleSource::Files(files) => Err(Problem::read_only(files)),
         RuleSource::Database => leading(control),
     }
 }
 
 /// This node's database, if changes are made in it.
-pub(crate) fn leading(control: &Control) -> Answer<&RuleStore> {
+pub(crate) fn leading(control: &ControlPlane) -> Answer<&RuleStore> {
     let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
     // A database that was never reached reports that itself.
-    match control.lineage.get().is_none() || control.leads() {
+    match !control.published.knows_its_database() || control.published.leads() {
         true => Ok(store),
         false => Err(Problem::follows()),
     }
 }
 
 /// Whether rules can be published here.
-pub(crate) fn can_edit(control: &Control) -> bool {
+pub(crate) fn can_edit(control: &ControlPlane) -> bool {
     editable(control).is_ok()
 }
 
@@ -82,7 +82,11 @@ pub(crate) fn etag(version: u64) -> (axum::http::HeaderName, HeaderValue) {
 }
 
 /// Compiles and publishes a change, takes it into use here, and answers with the differences.
-pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wanted<'_>) -> Answer<Response> {
+pub(crate) async fn publish(
+    control: &Arc<ControlPlane>,
+    caller: &Caller,
+    wanted: Wanted<'_>,
+) -> Answer<Response> {
     let store = editable(control)?;
     check_reason(wanted.reason)?;
     if wanted.documents.iter().next().is_none() {
@@ -118,8 +122,8 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
         Err(PublishError::Store(error)) => return Err(error.into()),
     };
     // The watcher would notice on its own, but the publisher wants to see the effect at once.
-    control.take_own(store).await;
-    let distribution = control.distributed(store).await;
+    control.published.take_own(store).await;
+    let distribution = control.published.distributed(store).await;
     let version = version.number;
     let answer = jobs::RULES.run(&caller.actor.name, move |_| {
         let diff = Diff::between(&before, &documents).of(Some(on), Some(version));

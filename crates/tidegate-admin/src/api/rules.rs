@@ -19,7 +19,7 @@ use super::problem::{Answer, Problem};
 use super::publish::{
     Wanted, can_edit, documents, editable, etag, lines_of, list, lost_counters, made_on, publish,
 };
-use crate::control::{Base, Control, RuleSource, compile_while};
+use crate::control::{Base, ControlPlane, RuleSource, compile_while};
 use crate::jobs::{self, Job};
 
 #[derive(Deserialize)]
@@ -72,16 +72,16 @@ struct RuleInShort {
 }
 
 pub(crate) async fn all(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
 ) -> Answer<Response> {
     Ok(jobs::RULES.run(&caller.actor.name, move |_| all_of(&control)).await?)
 }
 
-fn all_of(control: &Control) -> Response {
-    let running = control.running.lock().clone();
+fn all_of(control: &ControlPlane) -> Response {
+    let running = control.rules.now();
     let snapshot = control.limiter.snapshot();
-    let (source, edit_at) = match &control.source {
+    let (source, edit_at) = match control.rules.source() {
         RuleSource::Database => ("database", None),
         RuleSource::Files(files) => ("file", Some(files)),
     };
@@ -99,7 +99,7 @@ fn all_of(control: &Control) -> Response {
 }
 
 pub(crate) async fn put_all(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Body(wanted): Body<PublishRules>,
@@ -118,11 +118,11 @@ pub(crate) async fn put_all(
 }
 
 pub(crate) async fn one(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path((domain, name)): Path<(String, String)>,
 ) -> Answer<Response> {
-    let running = control.running.lock().clone();
+    let running = control.rules.now();
     let snapshot = control.limiter.snapshot();
     let (version, of) = (running.revision.version, (domain.clone(), name.clone()));
     let found = jobs::RULES.run(&caller.actor.name, move |_| {
@@ -155,7 +155,7 @@ fn side_in_short((variant, counts): &(&'static str, [u64; 3])) -> Value {
 }
 
 pub(crate) async fn put_one(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path((domain, name)): Path<(String, String)>,
     headers: HeaderMap,
@@ -171,7 +171,7 @@ pub(crate) async fn put_one(
 }
 
 pub(crate) async fn delete_one(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path((domain, name)): Path<(String, String)>,
     headers: HeaderMap,
@@ -196,15 +196,15 @@ fn edit(
 }
 
 pub(crate) async fn validate(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<ValidateRules>,
 ) -> Answer<Response> {
     jobs::RULES.run(&caller.actor.name, move |job| validated(&control, wanted, job)).await?
 }
 
-fn validated(control: &Control, wanted: ValidateRules, job: &Job) -> Answer<Response> {
-    let base = control.running.lock().base.clone();
+fn validated(control: &ControlPlane, wanted: ValidateRules, job: &Job) -> Answer<Response> {
+    let base = control.rules.now().base.clone();
     let before = match &*base {
         Base::Documents(documents) => documents.clone(),
         Base::Files(_) => DocumentSet::new(base.documents()),

@@ -22,7 +22,7 @@ use super::guard::{Attempt, csrf_of, peer_of};
 use super::problem::{Answer, Problem};
 use super::publish::can_edit;
 use super::{tokens, when};
-use crate::control::Control;
+use crate::control::ControlPlane;
 
 /// How long a log-in link works.
 const LINK_LASTS: Duration = Duration::from_secs(600);
@@ -56,26 +56,26 @@ pub(crate) struct Session {
 }
 
 pub(crate) async fn show(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
 ) -> Json<Session> {
     Json(session_of(&control, &caller))
 }
 
-fn session_of(control: &Control, caller: &Caller) -> Session {
-    let addresses = control.addresses.get().into_iter().flatten();
+fn session_of(control: &ControlPlane, caller: &Caller) -> Session {
+    let addresses = control.identity.addresses.get().into_iter().flatten();
     Session {
         name: caller.actor.name.clone(),
         role: caller.actor.role,
         csrf: caller.session().map(csrf_of),
         expires_at: caller.expires.map(when::text),
-        environment: control.environment.clone(),
+        environment: control.identity.environment.clone(),
         editable: can_edit(control),
         addresses: addresses.map(|(name, address)| (*name, address.to_string())).collect(),
     }
 }
 
-pub(crate) async fn log_in(State(control): State<Arc<Control>>, request: Request) -> Answer<Response> {
+pub(crate) async fn log_in(State(control): State<Arc<ControlPlane>>, request: Request) -> Answer<Response> {
     let (peer, scheme, headers) = (peer_of(&request), scheme_of(&request), request.headers().clone());
     let Body(LogIn { token }) = Body::from_request(request, &()).await?;
     let attempt = Attempt::of(&control, peer)?;
@@ -92,7 +92,7 @@ pub(crate) async fn log_in(State(control): State<Arc<Control>>, request: Request
 }
 
 /// Why nobody can sign in here, with the name of the node where they can.
-async fn elsewhere(control: &Control) -> Problem {
+async fn elsewhere(control: &ControlPlane) -> Problem {
     let notes = control.fleet.known_nodes().await.unwrap_or_default();
     let Some(leader) = notes.iter().find(|note| note.leads) else { return Problem::no_database() };
     let away =
@@ -105,13 +105,23 @@ const ANOTHER_LINK: &str =
     "`tidegate login` prints a link that signs in; each works once, until a newer one is made";
 
 /// Audits a failed log-in: what to answer.
-async fn refuse(control: &Control, store: &RuleStore, attempt: Attempt, given: &[u8]) -> Answer<Problem> {
+async fn refuse(
+    control: &ControlPlane,
+    store: &RuleStore,
+    attempt: Attempt,
+    given: &[u8],
+) -> Answer<Problem> {
     store.note_failed_log_in(&attempt.peer_group().to_string(), control.clock.now()).await?;
     Ok(attempt.failed(control, given).await?.hint(ANOTHER_LINK))
 }
 
 /// Opens a session with a token, or the code of a log-in link.
-async fn open(control: &Control, store: &RuleStore, given: &[u8], peer: IpAddr) -> Answer<Option<Caller>> {
+async fn open(
+    control: &ControlPlane,
+    store: &RuleStore,
+    given: &[u8],
+    peer: IpAddr,
+) -> Answer<Option<Caller>> {
     let (now, peer) = (control.clock.now(), PeerGroup::of(peer).to_string());
     let opened = match (code(given), Caller::find(control, given, TokenKind::Token).await?) {
         (_, Some(caller)) => store.open_session(&caller.grant(), &peer, LASTS, now).await?,
@@ -126,7 +136,7 @@ fn code(given: &[u8]) -> Option<Secret> {
 }
 
 pub(crate) async fn log_out(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Answer<Response> {
@@ -143,7 +153,7 @@ fn scheme_of(request: &Request) -> Scheme {
 
 /// Creates a log-in code with the caller's own role, in place of the last one.
 pub(crate) async fn link(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let (store, now) = (database(&control)?, control.clock.now());
@@ -156,7 +166,7 @@ pub(crate) async fn link(
 }
 
 /// Exchanges the code of a log-in link for a token of a machine, with the link's role.
-pub(crate) async fn keep(State(control): State<Arc<Control>>, request: Request) -> Answer<Response> {
+pub(crate) async fn keep(State(control): State<Arc<ControlPlane>>, request: Request) -> Answer<Response> {
     let peer = peer_of(&request);
     let Body(Keep { code: given, name }) = Body::from_request(request, &()).await?;
     let name = tokens::checked_name(&name)?;
@@ -172,6 +182,6 @@ pub(crate) async fn keep(State(control): State<Arc<Control>>, request: Request) 
     Ok((StatusCode::CREATED, Json(tokens::created(&stored, &secret))).into_response())
 }
 
-fn database(control: &Control) -> Answer<&RuleStore> {
+fn database(control: &ControlPlane) -> Answer<&RuleStore> {
     control.store.as_ref().ok_or_else(Problem::no_database)
 }

@@ -12,10 +12,10 @@ use super::body::Path;
 use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::Control;
+use crate::control::ControlPlane;
 
 pub(crate) async fn list(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
 ) -> Answer<Json<Value>> {
     let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
@@ -47,7 +47,7 @@ fn as_json(session: &StoredToken, is_this: bool) -> Value {
 }
 
 pub(crate) async fn end(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {

@@ -11,7 +11,7 @@ use tidegate_rules::Timestamp;
 use super::body::Query;
 use super::problem::{Answer, Problem};
 use super::{versions, when};
-use crate::control::{Control, Latencies, Series, Window, merged};
+use crate::control::{ControlPlane, Latencies, Series, Window, merged};
 
 /// The default range.
 const USUAL_S: u64 = 900;
@@ -33,7 +33,7 @@ pub(crate) struct StatsQuery {
 }
 
 pub(crate) async fn stats(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(wanted): Query<StatsQuery>,
 ) -> Answer<Json<Value>> {
     let now = control.clock.now();
@@ -114,7 +114,7 @@ fn window(wanted: &StatsQuery, now: Timestamp) -> Answer<Window> {
 }
 
 /// The versions published in this range; none if the database does not answer.
-async fn marks(control: &Control, window: Window) -> Vec<Value> {
+async fn marks(control: &ControlPlane, window: Window) -> Vec<Value> {
     let Some(store) = &control.store else { return Vec::new() };
     let newest = store.versions(u64::MAX, MOST_MARKS).await.unwrap_or_default();
     let within = newest.iter().filter(|version| {

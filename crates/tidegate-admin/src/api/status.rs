@@ -15,37 +15,37 @@ use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::publish::check_reason;
 use super::when;
-use crate::control::{Control, NodeNote, RuleSource, why_missing};
+use crate::control::{ControlPlane, NodeStatus, RuleSource, why_missing};
 
 const USUAL: u32 = 100;
 const MOST: u32 = 1_000;
 
-pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
+pub(crate) async fn nodes(State(control): State<Arc<ControlPlane>>) -> Answer<Json<Value>> {
     let own = control.note();
     let found = control.fleet.known_nodes().await;
     let mut warnings = Vec::new();
     let are_known = found.is_ok();
     let mut notes = match found {
         Ok(notes) => {
-            control.last_nodes.lock().clone_from(&notes);
+            control.identity.last_nodes.lock().clone_from(&notes);
             notes
         }
         Err(error) => {
             warnings.push(format!("the other nodes are unknown: {error}"));
-            control.last_nodes.lock().clone()
+            control.identity.last_nodes.lock().clone()
         }
     };
-    let is_own = |note: &NodeNote| note.name == own.name && note.started_us == own.started_us;
+    let is_own = |note: &NodeStatus| note.name == own.name && note.started_us == own.started_us;
     // This node's own state is newer than its last announcement.
     match notes.iter_mut().find(|note| is_own(note)) {
         Some(note) => {
-            *note = NodeNote { id: note.id.clone(), signals: note.signals.take(), ..own.clone() };
+            *note = NodeStatus { id: note.id.clone(), signals: note.signals.take(), ..own.clone() };
         }
         None => notes.push(own.clone()),
     }
     notes.sort_by(|one, other| (&one.name, one.started_us).cmp(&(&other.name, other.started_us)));
     let (version, overrides) = published(&control, &notes).await;
-    let (alive, lost): (Vec<&NodeNote>, Vec<&NodeNote>) = notes.iter().partition(|note| !note.lost);
+    let (alive, lost): (Vec<&NodeStatus>, Vec<&NodeStatus>) = notes.iter().partition(|note| !note.lost);
     for note in lost {
         warnings.push(format!(
             "{}: {}; its counts are missing from everything shown here",
@@ -54,18 +54,18 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
         ));
     }
     for (what, of) in
-        [("stores", (|note| &note.store) as fn(&NodeNote) -> &String), ("key layouts", |note| &note.layout)]
+        [("stores", (|note| &note.store) as fn(&NodeStatus) -> &String), ("key layouts", |note| &note.layout)]
     {
         if alive.iter().any(|note| of(note) != of(alive[0])) {
             warnings.push(format!("nodes use different {what}: they do not count together"));
         }
     }
-    for shards in (control.other_shards)() {
+    for shards in (control.probes.other_shards)() {
         warnings
             .push(format!("some nodes use the shards {shards}: they do not count together with this one"));
     }
     let runs_it =
-        |note: &NodeNote| (note.version, note.overrides) == (version, overrides) && note.error.is_none();
+        |note: &NodeStatus| (note.version, note.overrides) == (version, overrides) && note.error.is_none();
     let differ = who_runs_other_rules(&notes);
     let converged = alive.iter().all(|note| runs_it(note)) && differ.is_none();
     warnings.extend(differ.map(|(one, other)| {
@@ -100,7 +100,7 @@ pub(crate) struct LeadBody {
 
 /// Makes this node's database the fleet's.
 pub(crate) async fn lead(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(LeadBody { reason }): Body<LeadBody>,
 ) -> Answer<Json<Value>> {
@@ -108,18 +108,18 @@ pub(crate) async fn lead(
     check_reason(&reason)?;
     let detail = json!({ "reason": reason, "instead_of": control.note().lineage });
     // Before it happens, so that it does not happen without.
-    store.note(&caller.actor, control.clock.now(), "nodes.lead", &control.node, &detail).await?;
-    control.take_over(store).await?.map_err(|error| Problem::unavailable(error.to_string()))?;
+    store.note(&caller.actor, control.clock.now(), "nodes.lead", &control.identity.node, &detail).await?;
+    control.published.take_over(store).await?.map_err(|error| Problem::unavailable(error.to_string()))?;
     Ok(Json(json!({ "leads": true })))
 }
 
 /// Two nodes of one release with the same version but different rules, which is possible with rule files.
-fn who_runs_other_rules(notes: &[NodeNote]) -> Option<(&str, &str)> {
+fn who_runs_other_rules(notes: &[NodeStatus]) -> Option<(&str, &str)> {
     // Of one moment with the version: the digest among the signals for alerts may be older.
-    let rules = |note: &NodeNote| Some(note.rules.clone()).filter(|rules| !rules.is_empty());
-    let alike = |note: &NodeNote| (note.release.clone(), note.version);
+    let rules = |note: &NodeStatus| Some(note.rules.clone()).filter(|rules| !rules.is_empty());
+    let alike = |note: &NodeStatus| (note.release.clone(), note.version);
     notes.iter().enumerate().find_map(|(place, one)| {
-        let differs = |other: &&NodeNote| {
+        let differs = |other: &&NodeStatus| {
             alike(one) == alike(other)
                 && rules(one).zip(rules(other)).is_some_and(|(one, other)| one != other)
         };
@@ -129,22 +129,22 @@ fn who_runs_other_rules(notes: &[NodeNote]) -> Option<(&str, &str)> {
 }
 
 /// The published version and overrides by the database; if it does not answer, the newest that some node runs.
-async fn published(control: &Control, notes: &[NodeNote]) -> (u64, u64) {
+async fn published(control: &ControlPlane, notes: &[NodeStatus]) -> (u64, u64) {
     let head = match &control.store {
         Some(store) => store.head().await.ok(),
         None => None,
     };
-    let newest = |of: fn(&NodeNote) -> u64| notes.iter().map(of).max().unwrap_or_default();
-    match (head, &control.source) {
+    let newest = |of: fn(&NodeStatus) -> u64| notes.iter().map(of).max().unwrap_or_default();
+    match (head, control.rules.source()) {
         (Some(head), RuleSource::Database) => (head.version, head.overrides),
         (Some(head), RuleSource::Files(_)) => (newest(|note| note.version), head.overrides),
         (None, _) => (newest(|note| note.version), newest(|note| note.overrides)),
     }
 }
 
-fn as_json(note: &NodeNote, this: bool, now_us: u64) -> Value {
+fn as_json(note: &NodeStatus, this: bool, now_us: u64) -> Value {
     // The input for alerts is not meant for people.
-    let mut value = serde_json::to_value(NodeNote { signals: None, ..note.clone() }).unwrap_or_default();
+    let mut value = serde_json::to_value(NodeStatus { signals: None, ..note.clone() }).unwrap_or_default();
     value["started_at"] = when::text(Timestamp::from_micros(note.started_us)).into();
     value["this"] = this.into();
     if note.lost {
@@ -160,8 +160,8 @@ fn as_json(note: &NodeNote, this: bool, now_us: u64) -> Value {
     value
 }
 
-pub(crate) async fn stores(State(control): State<Arc<Control>>) -> Json<Value> {
-    let usage = (control.usage)();
+pub(crate) async fn stores(State(control): State<Arc<ControlPlane>>) -> Json<Value> {
+    let usage = (control.probes.usage)();
     let nodes: Vec<Value> = control
         .limiter
         .nodes()
@@ -177,7 +177,7 @@ pub(crate) async fn stores(State(control): State<Arc<Control>>) -> Json<Value> {
         .collect();
     let remote = control.limiter.remote_stats();
     let health = control.limiter.health().to_string();
-    let error = control.database_error.borrow().clone();
+    let error = control.published.database_error();
     let kind = control.store.as_ref().map_or("none", |store| store.url().kind().name());
     Json(json!({
         "kind": if remote.is_some() { "redis" } else { "memory" },
@@ -202,7 +202,7 @@ pub(crate) struct AuditPage {
 }
 
 pub(crate) async fn audit(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(page): Query<AuditPage>,
 ) -> Answer<Json<Value>> {
     let limit = page.limit.unwrap_or(USUAL).clamp(1, MOST);

@@ -18,7 +18,7 @@ use super::preview::{Touched, touched};
 use super::problem::{Answer, Problem};
 use super::publish::{Wanted, documents, editable, publish};
 use super::when;
-use crate::control::{Control, JoinedDemand};
+use crate::control::{ControlPlane, JoinedDemand};
 
 /// The number of callers above a suggested limit that are named.
 const NAMED: usize = 5;
@@ -58,12 +58,13 @@ struct Above {
 }
 
 pub(crate) async fn suggestions(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Query(wanted): Query<SuggestionsQuery>,
 ) -> Answer<Json<Value>> {
     let log = log_of(&control)?;
-    let JoinedDemand { limits, nodes, missing } = control.demand(log, wanted.domain, wanted.rule).await;
+    let JoinedDemand { limits, nodes, missing } =
+        control.questions.demand(log, wanted.domain, wanted.rule).await;
     let snapshot = control.limiter.snapshot();
     let waits = control.autopilot_waits.lock().clone();
     let mut rules: Vec<Value> = Vec::new();
@@ -134,7 +135,7 @@ fn curve(limit: &LimitDemand) -> Vec<Touched> {
 
 /// Publishes a shadow rule with the suggested limit: it counts, but never refuses.
 pub(crate) async fn make_shadow(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<TryLimit>,
 ) -> Answer<Response> {
@@ -158,7 +159,7 @@ pub(crate) async fn make_shadow(
         Some(0) => return Err(Problem::field("value", "a limit is 1 or more")),
         Some(value) => value,
         None => {
-            let demand = control.demand(log, Some(domain.clone()), Some(rule.clone())).await;
+            let demand = control.questions.demand(log, Some(domain.clone()), Some(rule.clone())).await;
             let seen = demand.limits.iter().find(|seen| seen.limit == name);
             let suggested = seen.and_then(|seen| seen.suggestion(0)).ok_or_else(|| {
                 Problem::field("rule", "no caller was seen yet, so nothing is suggested")

@@ -14,7 +14,7 @@ use super::body::{Body, Path};
 use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::Control;
+use crate::control::ControlPlane;
 
 const LONGEST_NAME: usize = 128;
 
@@ -27,10 +27,10 @@ pub(crate) struct TokenBody {
     expires_in: Option<String>,
 }
 
-pub(crate) async fn list(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
-    let configured = control.tokens.iter().map(|token| {
+pub(crate) async fn list(State(control): State<Arc<ControlPlane>>) -> Answer<Json<Value>> {
+    let configured = control.access.tokens.iter().map(|token| {
         json!({ "id": "", "name": token.name, "role": token.role, "source": "config", "expires_at": null,
-                "created_at": when::text(Timestamp::from_micros(control.started_us)), "created_by": "config" })
+                "created_at": when::text(Timestamp::from_micros(control.identity.started_us)), "created_by": "config" })
     });
     let mut tokens: Vec<Value> = configured.collect();
     if let Some(store) = &control.store {
@@ -43,7 +43,7 @@ pub(crate) async fn list(State(control): State<Arc<Control>>) -> Answer<Json<Val
 }
 
 pub(crate) async fn create(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<TokenBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
@@ -74,7 +74,7 @@ pub(crate) fn created(stored: &StoredToken, secret: &Secret) -> Value {
 }
 
 pub(crate) async fn revoke(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
@@ -97,6 +97,6 @@ fn as_json(token: &StoredToken) -> Value {
     })
 }
 
-fn store(control: &Control) -> Answer<&RuleStore> {
+fn store(control: &ControlPlane) -> Answer<&RuleStore> {
     control.store.as_ref().ok_or_else(Problem::no_database)
 }

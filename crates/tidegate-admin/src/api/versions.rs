@@ -17,7 +17,7 @@ use super::problem::{Answer, Problem};
 use super::publish::{Wanted, documents, editable, leading, made_on, publish};
 use super::rules::Reason;
 use super::when;
-use crate::control::Control;
+use crate::control::ControlPlane;
 use crate::jobs;
 
 const USUAL: u32 = 50;
@@ -42,7 +42,7 @@ pub(crate) struct Against {
 }
 
 pub(crate) async fn list(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Query(page): Query<Page>,
 ) -> Answer<Json<Value>> {
@@ -69,7 +69,7 @@ async fn changes(store: &RuleStore, caller: &Caller, version: &Version) -> Answe
 }
 
 pub(crate) async fn one(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path(number): Path<u64>,
 ) -> Answer<Response> {
@@ -85,7 +85,7 @@ pub(crate) async fn one(
 }
 
 pub(crate) async fn diff(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path(number): Path<u64>,
     Query(Against { against }): Query<Against>,
@@ -105,7 +105,7 @@ pub(crate) async fn diff(
 }
 
 pub(crate) async fn rollback(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Path(number): Path<u64>,
     headers: HeaderMap,

@@ -23,7 +23,7 @@ use super::decisions::log_of;
 use super::pieces::in_pieces;
 use super::preview;
 use super::problem::{Answer, Problem};
-use crate::control::Control;
+use crate::control::ControlPlane;
 use crate::jobs::{self, Job};
 
 /// The largest request: rules, and a log of about 24 MB as a JSON string.
@@ -59,7 +59,7 @@ pub(crate) struct WhatIf {
 }
 
 pub(crate) async fn replay(
-    State(control): State<Arc<Control>>,
+    State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
     Body(asked): Body<WhatIf>,
 ) -> Answer<Response> {
@@ -73,8 +73,8 @@ pub(crate) async fn replay(
         Some(_) => None,
         None => Some(preview::sample(&control, log_of(&control)?, None).await),
     };
-    let (running, now) = (control.running.lock().base.clone(), control.clock.now());
-    let (names, role) = (control.metrics.decisions().cloned(), caller.actor.role);
+    let (running, now) = (control.rules.now().base.clone(), control.clock.now());
+    let (names, role) = (control.decisions.clone(), caller.actor.role);
     let played = move |job: &Job| {
         let in_force = || {
             running.compile_while(&|| job.is_wanted(), now).map_err(|found| Problem::invalid_rules(&found))

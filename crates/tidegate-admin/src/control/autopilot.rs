@@ -14,7 +14,7 @@ use tidegate_rules::{Autopilot, Timestamp, with_limit};
 use tidegate_rulestore::{Actor, Error, Publication, PublishError, Role, RuleStore};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Control, RuleSource, compile};
+use super::{ControlPlane, RuleSource, compile};
 use crate::low_priority::polled_at_low_priority;
 
 /// How often rules are checked for a due step.
@@ -100,7 +100,7 @@ impl Steered {
     }
 }
 
-impl Control {
+impl ControlPlane {
     /// Steps the rules that set `autopilot`, for as long as the node runs.
     pub(super) async fn autopilot(self: &Arc<Self>) {
         let mut ticks = interval(LOOK_EVERY);
@@ -144,17 +144,17 @@ impl Control {
 
     /// What every step needs, or why there can be none.
     fn can_steer(&self) -> Result<(&RuleStore, &Arc<DecisionLog>), &'static str> {
-        if self.source != RuleSource::Database {
+        if *self.rules.source() != RuleSource::Database {
             return Err("the rules come from files, and it changes only those of a database");
         }
         let store =
             self.store.as_ref().ok_or("this node has no database: the node that has it makes the steps")?;
-        if !self.leads() {
+        if !self.published.leads() {
             return Err("the fleet follows another node's database: that node makes the steps");
         }
         let log = self
-            .metrics
-            .decisions()
+            .decisions
+            .as_ref()
             .ok_or("there is no decision log (`decision_log`) to learn demand from")?;
         Ok((store, log))
     }
@@ -204,7 +204,7 @@ impl Control {
             version.author == AUTHOR && version.reason.starts_with(&reason)
         };
         let last_step = versions.iter().find(own).map(|version| version.at);
-        let demand = self.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
+        let demand = self.questions.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
         // Last, because the other nodes may have taken seconds to answer the questions above.
         let alert = self.fleets_alert().await;
         let known = StepInput {
@@ -262,7 +262,7 @@ impl Control {
         match store.publish(&publication).await {
             Ok(version) => {
                 tracing::info!(version = version.number, "{reason}");
-                self.take_own(store).await;
+                self.published.take_own(store).await;
                 Ok(())
             }
             // Another version was published meanwhile: the next check starts from that one.

@@ -11,8 +11,8 @@ use tidegate_limiter::Health;
 use tidegate_rulestore::{Head, RuleStore};
 use tokio::time::{Instant, timeout};
 
-use super::Control;
-use super::fleet::{FleetError, NodeNote};
+use super::fleet::{FleetError, NodeStatus};
+use super::published::PublishedRules;
 
 /// How long the answer to a change waits for the change to be published.
 const PUBLISHED_WITHIN: Duration = Duration::from_secs(3);
@@ -59,7 +59,7 @@ impl Retry {
     }
 }
 
-impl Control {
+impl PublishedRules {
     /// Records whether `head` was published, and logs a change of that.
     pub(super) fn note_distribution(&self, head: Head, result: &Result<(), FleetError>) {
         let failed = result.as_ref().err().map(ToString::to_string);
@@ -70,7 +70,7 @@ impl Control {
             (Some(_), None) => tracing::info!("the rules are published to the other nodes again"),
             (before, Some(why)) if before.as_ref() == Some(&why) => {}
             // The limiter logs a store that does not answer, once.
-            (_, Some(why)) if self.limiter.health() != Health::Healthy => {
+            (_, Some(why)) if self.limiter().health() != Health::Healthy => {
                 tracing::debug!(%why, "cannot publish the rules to the other nodes");
             }
             (_, Some(why)) => tracing::warn!(
@@ -82,14 +82,14 @@ impl Control {
 
     /// Why the newest change could not be published to the other nodes, if so.
     #[must_use]
-    pub fn not_distributed(&self) -> Option<String> {
+    pub(super) fn not_distributed(&self) -> Option<String> {
         self.distribution.borrow().failed.clone()
     }
 
     /// Whether the change that this node has just made is published to the other nodes, and which of them have said that they
     /// run it: `null` if there can be none.
     pub(crate) async fn distributed(&self, store: &RuleStore) -> Value {
-        if !self.fleet.is_shared() {
+        if !self.fleet().is_shared() {
             return Value::Null;
         }
         let pending = |why: &str| {
@@ -118,13 +118,13 @@ impl Control {
 
     /// The names of the live nodes that run `head` or something newer, and of those that have not said so yet.
     async fn nodes_with(&self, head: &Head) -> (Vec<String>, Vec<String>) {
-        let notes = self.fleet.known_nodes().await.unwrap_or_default();
-        let runs = |note: &NodeNote| {
+        let notes = self.fleet().known_nodes().await.unwrap_or_default();
+        let runs = |note: &NodeStatus| {
             note.version >= head.version && note.overrides >= head.overrides && note.error.is_none()
         };
         let others = notes.into_iter().filter(|note| !note.lost && note.name != self.node);
         let (running, not_yet): (Vec<_>, Vec<_>) = others.partition(runs);
-        let names = |notes: Vec<NodeNote>| notes.into_iter().map(|note| note.name);
+        let names = |notes: Vec<NodeStatus>| notes.into_iter().map(|note| note.name);
         let own = std::iter::once(self.node.clone());
         (own.chain(names(running)).collect(), names(not_yet).collect())
     }

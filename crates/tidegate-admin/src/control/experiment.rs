@@ -2,7 +2,7 @@
 
 use tidegate_rules::Variant;
 
-use super::Control;
+use super::ControlPlane;
 use super::merged::{Resolution, experiment_in};
 
 /// The decisions of each side of an experiment.
@@ -16,7 +16,7 @@ pub(crate) struct Compared {
 const SECONDS_AN_HOUR: u64 = 3_600;
 const HOURS: u64 = 24;
 
-impl Control {
+impl ControlPlane {
     /// The decisions of each side of a rule's experiment.
     pub(crate) async fn experiment(&self, domain: &str, rule: &str) -> Compared {
         let variants = [Variant::Control, Variant::Experiment].map(Variant::name);

@@ -153,7 +153,7 @@ impl ChangesSince {
 /// What a node announces about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NodeNote {
+pub struct NodeStatus {
     /// Its unique id in the fleet.
     pub id: String,
     /// Its name for people.
@@ -208,16 +208,16 @@ pub struct NodeNote {
     pub lost: bool,
 }
 
-impl NodeNote {
+impl NodeStatus {
     /// Parses a note. If it is of another release and not readable here, the result says only that the node exists, and why
     /// there is no more.
     #[must_use]
-    pub fn read(told: &[u8]) -> NodeNote {
+    pub fn read(told: &[u8]) -> NodeStatus {
         let read = serde_json::from_slice(told);
         read.unwrap_or_else(|_| {
             let fields: serde_json::Value = serde_json::from_slice(told).unwrap_or_default();
             let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
-            NodeNote {
+            NodeStatus {
                 name: text("name"),
                 release: text("release"),
                 error: Some(
@@ -227,19 +227,19 @@ impl NodeNote {
                     .as_u64()
                     .and_then(|format| format.try_into().ok())
                     .unwrap_or_default(),
-                ..NodeNote::default()
+                ..NodeStatus::default()
             }
         })
     }
 }
 
-impl NodeNote {
+impl NodeStatus {
     /// The note of a node that does not sign with the fleet's secret: anyone who can write to Redis could have written it,
     /// so it is shown, and nothing is done because of it.
     #[must_use]
-    pub fn unsigned(self) -> NodeNote {
+    pub fn unsigned(self) -> NodeStatus {
         let why = "its heartbeat is not signed with this fleet's secret (`store.fleet_secret`)".to_owned();
-        NodeNote { signals: None, serial: 0, cannot_read: false, error: Some(why), ..self }
+        NodeStatus { signals: None, serial: 0, cannot_read: false, error: Some(why), ..self }
     }
 }
 
@@ -253,10 +253,10 @@ const MOST_LOST: usize = 32;
 
 /// Drops lost nodes that a process with the same name has replaced; of the other lost nodes, keeps those heard last.
 #[must_use]
-pub fn without_replaced(mut notes: Vec<NodeNote>) -> Vec<NodeNote> {
+pub fn without_replaced(mut notes: Vec<NodeStatus>) -> Vec<NodeStatus> {
     let started: Vec<(String, u64)> =
         notes.iter().filter(|note| !note.lost).map(|note| (note.name.clone(), note.started_us)).collect();
-    let is_replaced = |note: &NodeNote| {
+    let is_replaced = |note: &NodeStatus| {
         note.lost && started.iter().any(|(name, since)| *name == note.name && *since >= note.started_us)
     };
     notes.retain(|note| !is_replaced(note));
@@ -359,15 +359,15 @@ pub trait Fleet: Send + Sync + 'static {
     fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>>;
 
     /// Every live node by its last announcement, and for some minutes the lost ones.
-    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeNote>>;
+    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeStatus>>;
 
     /// Every live node by its last announcement.
-    fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
+    fn nodes(&self) -> NoteFuture<'_, Vec<NodeStatus>> {
         Box::pin(async { Ok(self.known_nodes().await?.into_iter().filter(|note| !note.lost).collect()) })
     }
 
     /// Sets what the next heartbeat announces about this node.
-    fn announce(&self, note: &NodeNote);
+    fn announce(&self, note: &NodeStatus);
 
     /// Adds to the fleet's history.
     fn count(&self, rows: Vec<HistoryRow>);
@@ -408,7 +408,7 @@ pub trait Fleet: Send + Sync + 'static {
 /// A node without others: its store is its own memory.
 #[derive(Debug)]
 pub struct Alone {
-    note: parking_lot::Mutex<Option<NodeNote>>,
+    note: parking_lot::Mutex<Option<NodeStatus>>,
     heard: watch::Sender<Heard>,
     questions: watch::Sender<Vec<FleetQuestion>>,
 }
@@ -448,11 +448,11 @@ impl Fleet for Alone {
         Box::pin(async { Ok(None) })
     }
 
-    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
+    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeStatus>> {
         Box::pin(async { Ok(self.note.lock().iter().cloned().collect()) })
     }
 
-    fn announce(&self, note: &NodeNote) {
+    fn announce(&self, note: &NodeStatus) {
         *self.note.lock() = Some(note.clone());
     }
 

@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tidegate_limiter::{RequestResult, RuleResult, Source};
 
-use crate::metrics::Reading;
+use tidegate_metrics::{Reading, Totals};
 
 /// How far back each resolution goes.
 const SECONDS: usize = 900;
@@ -16,64 +15,6 @@ const SECONDS_A_MINUTE: u64 = 60;
 
 /// The most rules with a history of their own, about 37 kB each once used; the others share one.
 const MOST_RULES: usize = 1_000;
-
-/// A rule's decisions, or a domain's requests, since the process started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
-    pub(crate) allowed: u64,
-    pub(crate) refused: u64,
-    pub(crate) shadow_refused: u64,
-    pub(crate) fallback: u64,
-    /// Requests only: rules decide nothing of a shed request.
-    pub(crate) shed: u64,
-}
-
-impl Totals {
-    pub(crate) fn add_requests(&mut self, result: RequestResult, source: Source, count: u64) {
-        match result {
-            RequestResult::Allowed => self.allowed += count,
-            RequestResult::Refused => self.refused += count,
-            _ => self.shed += count,
-        }
-        self.add_source(source, count);
-    }
-
-    pub(crate) fn add(&mut self, result: RuleResult, source: Source, count: u64) {
-        match result {
-            RuleResult::Allowed | RuleResult::Unlimited => self.allowed += count,
-            RuleResult::Refused | RuleResult::KeyMissingRefused => self.refused += count,
-            RuleResult::ShadowRefused => self.shadow_refused += count,
-            _ => {}
-        }
-        self.add_source(source, count);
-    }
-
-    fn add_source(&mut self, source: Source, count: u64) {
-        if source.name().starts_with("fallback") || source.name().starts_with("overload") {
-            self.fallback += count;
-        }
-    }
-
-    fn since(self, before: Totals) -> Totals {
-        Totals {
-            allowed: self.allowed.saturating_sub(before.allowed),
-            refused: self.refused.saturating_sub(before.refused),
-            shadow_refused: self.shadow_refused.saturating_sub(before.shadow_refused),
-            fallback: self.fallback.saturating_sub(before.fallback),
-            shed: self.shed.saturating_sub(before.shed),
-        }
-    }
-
-    pub(crate) fn plus(self, other: Totals) -> Totals {
-        Totals {
-            allowed: self.allowed + other.allowed,
-            refused: self.refused + other.refused,
-            shadow_refused: self.shadow_refused + other.shadow_refused,
-            fallback: self.fallback + other.fallback,
-            shed: self.shed + other.shed,
-        }
-    }
-}
 
 /// Answer times in one second or minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

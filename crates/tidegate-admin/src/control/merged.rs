@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::history::{Latencies, Series, SeriesKey, Totals, Window};
-use crate::metrics::{ExperimentSide, Reading};
+use super::history::{Latencies, Series, SeriesKey, Window};
+use tidegate_metrics::{ExperimentSide, Reading, Totals};
 
 /// Slots of one chunk: a minute's seconds, or an hour's minutes.
 pub(crate) const SLOTS: u64 = 60;

@@ -1,65 +1,53 @@
 //! The control plane's state: which rules should run here, which rules run, and who may change them.
 //!
-//! The admin API acts on [`Control`]. It compiles a version (or a set of files) together with the key overrides and swaps
+//! The admin API acts on [`ControlPlane`]. It compiles a version (or a set of files) together with the key overrides and swaps
 //! the result into the limiter. If they do not compile, it keeps the error and the old rules keep running. No data-plane
 //! request waits for anything here.
 
-mod asking;
 mod autopilot;
 mod distribution;
+mod events;
 mod experiment;
 mod fleet;
-mod follow;
+mod fleet_query;
 mod history;
 mod merged;
+mod published;
 mod running;
-mod telling;
+mod seconds;
 mod watched;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tidegate_access::{Guesses, SecretDigest, TokenSource};
+use tidegate_decisions::DecisionLog;
 use tidegate_limiter::Limiter;
+use tidegate_metrics::{Metrics, StoreUsage};
 use tidegate_rulestore::{Role, RuleStore};
 use tidegate_store::Clock;
-use tidegate_telemetry::alerts::Signals;
-use tokio::sync::{Notify, Semaphore, broadcast, watch};
+use tidegate_telemetry::alerts::{SharedAlerts, Signals};
 
-use crate::alerts::AlertDesk;
-use crate::exposition::StoreUsage;
-use crate::metrics::Metrics;
-
-pub use asking::MOST_ANSWER_BYTES;
-pub(crate) use asking::{JoinedDemand, Missing, NodeAnswer, Question, why_missing};
-pub(crate) use distribution::Distribution;
+pub use events::EventCounts;
+pub(crate) use events::Events;
 pub use fleet::{
     Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, NEWEST_FORMAT,
-    NodeNote, NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
+    NodeStatus, NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
 };
-pub use follow::LastSecond;
-pub(crate) use history::{History, Latencies, Series, Totals, Window};
+pub use fleet_query::MOST_ANSWER_BYTES;
+pub(crate) use fleet_query::{
+    FleetQuestions, JoinedDemand, NodeAnswer, Question, UnansweredNode, why_missing,
+};
+pub(crate) use history::{History, Latencies, Series, Window};
 pub(crate) use merged::merged;
 pub use merged::{HistoryChunk, HistoryRow, Resolution};
-pub(crate) use running::{Base, Running, compile, compile_while, runtime};
-pub use running::{CompileFailure, RuleSource};
+pub(crate) use published::PublishedRules;
+pub(crate) use running::{Base, compile, compile_while, runtime};
+pub use running::{CompileFailure, RuleSource, RunningRules};
+pub use seconds::LastSecond;
 pub use watched::CallerWatch;
-
-/// An event for SSE listeners: the name of a route, and the answer of that route now or a part of it.
-#[derive(Clone, Debug)]
-pub(crate) struct Event {
-    pub(crate) name: &'static str,
-    pub(crate) data: Arc<str>,
-}
-
-/// The most events queued for a listener; a slower listener misses some.
-const MOST_WAITING_EVENTS: usize = 64;
-
-/// The most concurrent event listeners: half of the admin listener's connections.
-const MOST_LISTENERS: usize = 64;
 
 /// A token from the configuration; it works without a database.
 #[derive(Clone, Debug)]
@@ -78,6 +66,10 @@ pub struct ControlConfig {
     pub limiter: Arc<Limiter>,
     /// Counters of this process.
     pub metrics: Arc<Metrics>,
+    /// Recent decisions, if they are logged.
+    pub decisions: Option<Arc<DecisionLog>>,
+    /// Counts of event listeners, shared with the registry.
+    pub event_counts: Arc<EventCounts>,
     /// Versions, overrides, tokens and audit log; `None` if this node has no database.
     pub store: Option<RuleStore>,
     /// Where rules come from.
@@ -104,123 +96,152 @@ pub struct ControlConfig {
     pub busy: Arc<dyn Fn() -> f64 + Send + Sync>,
 }
 
-/// The control plane of one node.
-pub struct Control {
+/// The control plane of one node: its parts, each with state of its own.
+pub struct ControlPlane {
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) decisions: Option<Arc<DecisionLog>>,
     pub(crate) store: Option<RuleStore>,
-    pub(crate) source: RuleSource,
     pub(crate) fleet: Arc<dyn Fleet>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) tokens: Vec<ConfiguredToken>,
-    pub(crate) admin_tokens: Option<Arc<TokenSource>>,
+    pub(crate) identity: Arc<NodeIdentity>,
+    pub(crate) probes: Probes,
+    pub(crate) access: Access,
+    pub(crate) rules: Arc<RunningRules>,
+    pub(crate) published: Arc<PublishedRules>,
+    pub(crate) questions: FleetQuestions,
+    pub(crate) history: Mutex<History>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) alerts: AlertState,
+    /// Why the autopilot last made no step, by domain and rule; only of rules in use.
+    pub(crate) autopilot_waits: Mutex<BTreeMap<(String, String), String>>,
+}
+
+/// What tells this node from others.
+pub(crate) struct NodeIdentity {
     pub(crate) environment: String,
     pub(crate) node: String,
     pub(crate) layout: String,
-    pub(crate) usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
-    pub(crate) other_shards: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
-    pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
-    pub(crate) running: Mutex<Running>,
-    /// Held while rules are compiled and swapped in, so that the second of two changes builds on the first.
-    pub(crate) compiling: Mutex<()>,
-    /// Held while the published rules are read and taken into use, so that an older read never overwrites a newer one.
-    pub(crate) reading_published: tokio::sync::Mutex<()>,
-    /// The lineage of this node's own database, once it has been read.
-    pub(crate) lineage: OnceLock<String>,
-    /// Whether the warning that the fleet follows another database was already logged.
-    pub(crate) follows: AtomicBool,
-    /// What this node last published to the others, or could not.
-    pub(crate) distribution: watch::Sender<Distribution>,
-    /// Wakes the database follower before the database notifies it of a change.
-    pub(crate) recheck: Notify,
-    /// Why the database does not answer; `None` while it does.
-    pub(crate) database_error: watch::Sender<Option<String>>,
-    pub(crate) history: Mutex<History>,
-    pub(crate) events: broadcast::Sender<Event>,
-    /// One permit per event listener.
-    pub(crate) listeners: Arc<Semaphore>,
-    /// Wrong tokens and log-in codes, by address, whichever way they were given.
-    pub(crate) guesses: Arc<Guesses>,
-    /// The alerts; set only if this node watches for them.
-    pub(crate) alerts: OnceLock<Arc<AlertDesk>>,
-    /// The signals for alerts that this node announces to the others.
-    pub(crate) signals: Mutex<Option<Signals>>,
-    /// The ids of this node's own questions to the fleet, newest last: it must not answer them itself.
-    pub(crate) own_questions: Mutex<VecDeque<u64>>,
-    /// Why the autopilot last made no step, by domain and rule; only of rules in use.
-    pub(crate) autopilot_waits: Mutex<BTreeMap<(String, String), String>>,
     pub(crate) started_us: u64,
     /// The nodes that were last heard of: while the shared store does not answer, they are unknown, not gone.
-    pub(crate) last_nodes: Mutex<Vec<NodeNote>>,
+    pub(crate) last_nodes: Mutex<Vec<NodeStatus>>,
     /// Where this node answers requests, by protocol; set once its listeners are open.
     pub(crate) addresses: OnceLock<Vec<(&'static str, SocketAddr)>>,
 }
 
-impl Control {
-    /// Builds the control plane. Nothing runs until [`Control::maintain`] does.
+/// What is asked of other parts of the process.
+pub(crate) struct Probes {
+    pub(crate) usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
+    pub(crate) other_shards: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
+}
+
+/// Who may use the admin API without the database.
+pub(crate) struct Access {
+    pub(crate) tokens: Vec<ConfiguredToken>,
+    pub(crate) admin_tokens: Option<Arc<TokenSource>>,
+    /// Wrong tokens and log-in codes, by address, whichever way they were given.
+    pub(crate) guesses: Arc<Guesses>,
+}
+
+/// The alerts of this node, if it watches for them, and the signals that it announces to the others.
+#[derive(Default)]
+pub(crate) struct AlertState {
+    pub(crate) desk: OnceLock<Arc<SharedAlerts>>,
+    signals: Mutex<Option<Signals>>,
+}
+
+impl ControlPlane {
+    /// Builds the control plane. Nothing runs until [`ControlPlane::maintain`] does.
     #[must_use]
     pub fn new(config: ControlConfig) -> Arc<Self> {
-        let started_us = config.clock.now().as_micros();
-        Arc::new(Control {
-            limiter: config.limiter,
-            metrics: config.metrics,
-            store: config.store,
-            source: config.source,
-            fleet: config.fleet,
-            clock: config.clock,
-            tokens: config.tokens,
-            admin_tokens: config.admin_tokens,
-            environment: config.environment,
-            node: config.node,
-            layout: config.layout,
-            usage: config.usage,
-            other_shards: config.other_shards,
-            busy: config.busy,
-            running: Mutex::default(),
-            compiling: Mutex::default(),
-            reading_published: tokio::sync::Mutex::default(),
-            lineage: OnceLock::new(),
-            follows: AtomicBool::new(false),
-            distribution: watch::Sender::new(Distribution::default()),
-            recheck: Notify::new(),
-            database_error: watch::Sender::new(None),
-            history: Mutex::new(History::new()),
-            events: broadcast::Sender::new(MOST_WAITING_EVENTS),
-            listeners: Arc::new(Semaphore::new(MOST_LISTENERS)),
-            guesses: Arc::default(),
-            alerts: OnceLock::new(),
-            signals: Mutex::default(),
-            own_questions: Mutex::default(),
-            autopilot_waits: Mutex::default(),
+        let ControlConfig { limiter, metrics, decisions, store, fleet, clock, .. } = config;
+        let started_us = clock.now().as_micros();
+        let ControlConfig { environment, node, layout, .. } = config;
+        let identity = Arc::new(NodeIdentity {
+            environment,
+            node: node.clone(),
+            layout,
             started_us,
             last_nodes: Mutex::default(),
             addresses: OnceLock::new(),
+        });
+        let events = Arc::new(Events::new(config.event_counts));
+        let rules =
+            Arc::new(RunningRules::new(limiter.clone(), metrics.clone(), clock.clone(), config.source));
+        let published = PublishedRules::new(
+            rules.clone(),
+            store.clone(),
+            (fleet.clone(), node),
+            clock.clone(),
+            events.clone(),
+        );
+        Arc::new(ControlPlane {
+            questions: FleetQuestions::new(fleet.clone(), decisions.clone(), identity.clone()),
+            limiter,
+            metrics,
+            decisions,
+            store,
+            fleet,
+            clock,
+            identity,
+            probes: Probes { usage: config.usage, other_shards: config.other_shards, busy: config.busy },
+            access: Access {
+                tokens: config.tokens,
+                admin_tokens: config.admin_tokens,
+                guesses: Arc::default(),
+            },
+            rules,
+            published,
+            history: Mutex::new(History::new()),
+            events,
+            alerts: AlertState::default(),
+            autopilot_waits: Mutex::default(),
         })
     }
 
+    /// Background work for as long as the node runs: follows the published rules, keeps history, announces this node.
+    pub async fn maintain(self: Arc<Self>) {
+        tokio::join!(
+            self.published.follow_database(),
+            self.published.follow_fleet(),
+            self.keep_history(),
+            self.questions.answer_all(),
+            self.autopilot(),
+            self.published.tidy()
+        );
+    }
+
+    /// Takes the current rules into use: from this node's database, or from the other nodes. False if there are none anywhere.
+    pub async fn start(&self) -> bool {
+        self.published.start().await
+    }
+
+    /// The rules that this node runs.
+    #[must_use]
+    pub fn rules(&self) -> &RunningRules {
+        &self.rules
+    }
+
+    /// Why the newest change could not be published to the other nodes, if so.
+    #[must_use]
+    pub fn not_distributed(&self) -> Option<String> {
+        self.published.not_distributed()
+    }
+
     /// Shows the alerts of `desk` from now on; call it once.
-    pub fn show_alerts(&self, desk: Arc<AlertDesk>) {
-        let _ = self.alerts.set(desk);
+    pub fn show_alerts(&self, desk: Arc<SharedAlerts>) {
+        let _ = self.alerts.desk.set(desk);
     }
 
     /// Shows where this node answers requests; call it once.
     pub fn show_addresses(&self, addresses: Vec<(&'static str, SocketAddr)>) {
-        let _ = self.addresses.set(addresses);
-    }
-
-    /// Sends an event to the listeners, if there are any.
-    pub(crate) fn emit(&self, name: &'static str, data: &serde_json::Value) {
-        if self.events.receiver_count() > 0 {
-            let _ = self.events.send(Event { name, data: data.to_string().into() });
-        }
+        let _ = self.identity.addresses.set(addresses);
     }
 }
 
-impl std::fmt::Debug for Control {
+impl std::fmt::Debug for ControlPlane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Control")
-            .field("node", &self.node)
-            .field("source", &self.source)
-            .finish_non_exhaustive()
+        f.debug_struct("ControlPlane").field("node", &self.identity.node).finish_non_exhaustive()
     }
 }

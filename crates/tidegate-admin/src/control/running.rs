@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+use tidegate_limiter::Limiter;
+use tidegate_metrics::Metrics;
 use tidegate_rules::{
     Diagnostics, Format, OverrideEffect, RuleChanges, RuleSet, RuntimeOverride, Source, Timestamp,
 };
 use tidegate_rulestore::{Action, DocumentSet, Head, KeyOverride, Marks};
+use tidegate_store::Clock;
 
-use super::Control;
 use super::fleet::{Heard, PublishedSet, mark_of};
 
 /// Where rules come from.
@@ -128,7 +131,70 @@ pub(crate) fn compile_while(
     RuleSet::compile_while(wanted, &[(&documents.sources(), Format::Native)], Some(now))
 }
 
-impl Control {
+/// The rules that this node runs: compiles new ones beside them, and swaps them in.
+pub struct RunningRules {
+    limiter: Arc<Limiter>,
+    metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
+    source: RuleSource,
+    running: Mutex<Running>,
+    /// Held while rules are compiled and swapped in, so that the second of two changes builds on the first.
+    compiling: Mutex<()>,
+}
+
+impl RunningRules {
+    pub(super) fn new(
+        limiter: Arc<Limiter>,
+        metrics: Arc<Metrics>,
+        clock: Arc<dyn Clock>,
+        source: RuleSource,
+    ) -> Self {
+        RunningRules {
+            limiter,
+            metrics,
+            clock,
+            source,
+            running: Mutex::default(),
+            compiling: Mutex::default(),
+        }
+    }
+
+    /// Where rules come from.
+    pub(crate) fn source(&self) -> &RuleSource {
+        &self.source
+    }
+
+    /// What runs now.
+    pub(crate) fn now(&self) -> Running {
+        self.running.lock().clone()
+    }
+
+    /// The number of the published revision that runs.
+    pub(crate) fn published_number(&self) -> u64 {
+        self.running.lock().revision.published
+    }
+
+    /// The database of the published revision that runs.
+    pub(super) fn lineage(&self) -> String {
+        self.running.lock().revision.lineage.clone()
+    }
+
+    /// Whether this node runs that revision, or has refused it.
+    pub(super) fn runs(&self, published: &Heard) -> bool {
+        let running = self.running.lock();
+        running.revision.is(published)
+            || running.refused.as_ref().is_some_and(|(refused, _)| refused.is(published))
+    }
+
+    /// Records why the published set cannot be read, if so, and returns what was recorded before.
+    pub(super) fn note_unreadable(&self, why: &Option<String>) -> Option<String> {
+        std::mem::replace(&mut self.running.lock().unreadable, why.clone())
+    }
+
+    pub(super) fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
     /// Records that the limiter started with the rules of these files.
     pub fn began_with(&self, files: Vec<(Source, Format)>) {
         let mut running = self.running.lock();
@@ -149,7 +215,7 @@ impl Control {
     }
 
     /// Takes the published set into use; if rules come from files, only its overrides. May take long, like
-    /// [`Control::take_files`]. Returns the changes, or `None` if the rules are the same.
+    /// [`RunningRules::take_files`]. Returns the changes, or `None` if the rules are the same.
     ///
     /// # Errors
     /// The reason why the old rules keep running.
@@ -231,11 +297,11 @@ impl Control {
         Ok(changes)
     }
 
-    /// The published set, if it is what runs here, so that it need not be read again.
-    pub(crate) fn running_set(&self, head: Head) -> Option<PublishedSet> {
+    /// The published set, if it is what runs here and comes from this database, so that it need not be read again.
+    pub(super) fn set_if_running(&self, lineage: Option<&String>, head: Head) -> Option<PublishedSet> {
         let revision = self.running.lock().revision.clone();
         let is_it = self.source == RuleSource::Database
-            && self.lineage.get() == Some(&revision.lineage)
+            && lineage == Some(&revision.lineage)
             && (revision.version, revision.overrides, revision.marks)
                 == (head.version, head.overrides, head.marks);
         is_it.then(|| self.set_in_use())
@@ -255,6 +321,12 @@ impl Control {
             key_overrides: running.overrides.to_vec(),
             serial: 0,
         }
+    }
+}
+
+impl std::fmt::Debug for RunningRules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunningRules").field("source", &self.source).finish_non_exhaustive()
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use tidegate_decisions::{By, DecisionLog, Digester, Top};
 use tidegate_telemetry::alerts::{Counts, Minute, RuleCallers, RuleName, Signals};
 
-use super::Control;
-use super::fleet::{FleetError, NodeNote};
+use super::ControlPlane;
+use super::fleet::{FleetError, NodeStatus};
 use super::merged::{HistoryChunk, Resolution, SLOTS};
 
 /// The fewest seconds of a minute that nodes must have reported.
@@ -19,16 +19,16 @@ const LEAST_KEPT: u64 = 40;
 /// The number of top callers compared with the previous reading.
 const COMPARED: usize = 64;
 
-impl Control {
+impl ControlPlane {
     /// Sets the signals that this node announces to the others.
     pub fn tell_signals(&self, signals: Signals) {
-        *self.signals.lock() = Some(signals);
+        *self.alerts.signals.lock() = Some(signals);
     }
 
     /// The signals that the other nodes last announced; `None` if the store does not answer.
     pub async fn others_signals(&self) -> Option<Vec<Signals>> {
         let own = self.note();
-        let is_other = |note: &NodeNote| note.name != own.name || note.started_us != own.started_us;
+        let is_other = |note: &NodeStatus| note.name != own.name || note.started_us != own.started_us;
         let notes = self.fleet.known_nodes().await.ok()?;
         Some(notes.into_iter().filter(is_other).map(signals_of).collect())
     }
@@ -36,7 +36,7 @@ impl Control {
     /// The most severe alert of any node in the fleet; an error if the others cannot be reached. All nodes are asked because
     /// one that started a moment ago knows less than the others, and one may have its own watch switched off.
     pub(crate) async fn fleets_alert(&self) -> Result<Option<String>, FleetError> {
-        let own = self.alerts.get().and_then(|desk| desk.worst());
+        let own = self.alerts.desk.get().and_then(|desk| desk.worst());
         if own.is_some() || !self.is_shared() {
             return Ok(own);
         }
@@ -47,7 +47,7 @@ impl Control {
     /// The version of the rules that this node runs, and when its process started.
     #[must_use]
     pub fn running_version(&self) -> (u64, u64) {
-        (self.note().version, self.started_us)
+        (self.note().version, self.identity.started_us)
     }
 
     /// Whether other nodes can exist.
@@ -71,18 +71,18 @@ impl Control {
 
     /// The top callers of each rule since the last call, from the decision log.
     pub fn callers_lately(&self, watch: &mut CallerWatch) -> Vec<RuleCallers> {
-        self.metrics.decisions().map(|log| watch.lately(log)).unwrap_or_default()
+        self.decisions.as_ref().map(|log| watch.lately(log)).unwrap_or_default()
     }
 
     /// Sends an event that alerts have changed.
     pub fn alerts_changed(&self) {
-        self.emit("alerts", &serde_json::json!({}));
+        self.events.emit("alerts", &serde_json::json!({}));
     }
 }
 
 /// A node that announces no signals is known only by its release and version.
-fn signals_of(note: NodeNote) -> Signals {
-    let NodeNote { name, release, version, started_us, signals, lost, .. } = note;
+fn signals_of(note: NodeStatus) -> Signals {
+    let NodeStatus { name, release, version, started_us, signals, lost, .. } = note;
     let mut told = signals.unwrap_or_default();
     if lost {
         // Of a node that is no longer heard, only what it ran is known: it may come back with that.

@@ -1,4 +1,4 @@
-use tidegate_admin::MOST_RULE_SERIES;
+use tidegate_metrics::MOST_RULE_SERIES;
 
 use crate::world::{World, many_rules};
 

@@ -1,30 +1,30 @@
 use std::sync::Arc;
 
-use tidegate_admin::{Exposition, Format, ListenerConnections, Metrics, StoreUsage};
 use tidegate_limiter::{Observer, ShedStats, Utilization};
+use tidegate_metrics::{Format, ListenerConnections, Metrics, Registry, StoreUsage};
 use tidegate_rules::Priority;
 use tidegate_store::MemoryStats;
 
 use crate::scrape::Scrape;
 use crate::world::World;
 
-fn read(exposition: &Exposition) -> Scrape {
-    Scrape::parse(&exposition.text(Format::OpenMetrics), Format::OpenMetrics)
+fn read(registry: &Registry) -> Scrape {
+    Scrape::parse(&registry.read().text(Format::OpenMetrics), Format::OpenMetrics)
 }
 
 #[test]
 fn what_the_store_holds_is_read_anew_at_each_scrape() {
     let cells = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = cells.clone();
-    let exposition = Exposition::new(Arc::new(Metrics::new())).with_store(move || {
+    let registry = Registry::new(Arc::new(Metrics::new())).with(move || {
         let mut stats = MemoryStats::default();
         stats.cells = counted.fetch_add(10, std::sync::atomic::Ordering::SeqCst);
         (stats.dropped_idle, stats.evicted_in_use, stats.evicted_spent) = (1, 2, 3);
         (stats.records, stats.refused_records) = (4, 5);
         stats
     });
-    assert_eq!(read(&exposition).get("tidegate_cells", &[]), Some(0.0));
-    let scrape = read(&exposition);
+    assert_eq!(read(&registry).get("tidegate_cells", &[]), Some(0.0));
+    let scrape = read(&registry);
     assert_eq!(scrape.get("tidegate_cells", &[]), Some(10.0));
     let evicted = |reason: &str| scrape.get("tidegate_cell_evictions_total", &[("reason", reason)]);
     assert_eq!(["idle", "in_use", "spent"].map(evicted), [Some(1.0), Some(2.0), Some(3.0)]);
@@ -40,7 +40,7 @@ fn connections_are_told_by_listener() {
             ListenerConnections { listener: "grpc", open: 4, accepted: 20, refused: 0, evicted: 0 },
         ]
     };
-    let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_connections(listeners));
+    let scrape = read(&Registry::new(Arc::new(Metrics::new())).with(listeners));
     let told =
         |name: &str| ["http", "grpc"].map(|listener| scrape.get(name, &[("listener", listener)]).unwrap());
     assert_eq!(told("tidegate_connections"), [3.0, 4.0]);
@@ -61,7 +61,7 @@ fn shedding_tells_who_is_shed_and_why() {
         stats.utilization = Utilization::of(15, 20.try_into().unwrap());
         stats
     };
-    let scrape = read(&Exposition::new(metrics).with_shedding(move || stats(Some(20))));
+    let scrape = read(&Registry::new(metrics).with(move || stats(Some(20))));
     let shed = ["P0", "P1", "P2", "P3"]
         .map(|priority| scrape.get("tidegate_shed_total", &[("priority", priority)]).unwrap());
     assert_eq!(shed, [0.0, 1.0, 0.0, 3.0]);
@@ -69,7 +69,7 @@ fn shedding_tells_who_is_shed_and_why() {
         .map(|name| scrape.get(&format!("tidegate_{name}"), &[]).unwrap());
     assert_eq!(told, [15.0, 20.0, 0.75, 0.25]);
     // The number is absent if it is unknown.
-    let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_shedding(move || stats(None)));
+    let scrape = read(&Registry::new(Arc::new(Metrics::new())).with(move || stats(None)));
     assert_eq!(scrape.get("tidegate_workers", &[]), None);
 }
 
@@ -95,7 +95,7 @@ fn reloads_say_which_rules_are_in_use_and_whether_the_last_was_taken() {
 #[test]
 fn how_much_the_store_holds_is_told_wherever_it_is() {
     let usage = || StoreUsage { keys: 7, bytes: 4_096, most_bytes: 8_192, evicted: 3 };
-    let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_usage(usage));
+    let scrape = read(&Registry::new(Arc::new(Metrics::new())).with(usage));
     assert_eq!(scrape.get("tidegate_store_keys", &[]), Some(7.0));
     assert_eq!(scrape.get("tidegate_store_memory_bytes", &[]), Some(4_096.0));
 }

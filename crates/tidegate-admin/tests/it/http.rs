@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidegate_admin::{Admin, Exposition, Format, Metrics};
+use tidegate_admin::Admin;
+use tidegate_metrics::{Format, Metrics, Registry};
 use tidegate_testkit::http::{self, Response};
 use tokio::sync::oneshot;
 
@@ -39,8 +40,8 @@ impl Running {
         let thread = std::thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().start_paused(time == Time::Jumps).build().unwrap();
-            let exposition = Exposition::new(Arc::new(Metrics::new()));
-            runtime.block_on(admin.serve(exposition, async { drop(stopped.await) })).unwrap();
+            let registry = Registry::new(Arc::new(Metrics::new()));
+            runtime.block_on(admin.serve(registry, async { drop(stopped.await) })).unwrap();
         });
         Running { address, stop, thread }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_admin::Metrics;
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig};
+use tidegate_metrics::Metrics;
 use tidegate_rules::{Format, OverrideEffect, RuleSet, RuntimeOverride, Source};
 use tidegate_store::{MemoryConfig, MemoryStore};
 use tidegate_testkit::in_three_tries;

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use tidegate_admin::{Exposition, Format, Metrics};
 use tidegate_core::Micros;
 use tidegate_limiter::{
     BreakerState, LateCall, NodeHealth, Observer as _, Overload, RemoteStats, Source, StoreCall,
 };
+use tidegate_metrics::{BusyRatio, Format, Metrics, Registry};
 
 use crate::scrape::Scrape;
 
-fn read(exposition: &Exposition) -> Scrape {
-    Scrape::parse(&exposition.text(Format::OpenMetrics), Format::OpenMetrics)
+fn read(registry: &Registry) -> Scrape {
+    Scrape::parse(&registry.read().text(Format::OpenMetrics), Format::OpenMetrics)
 }
 
 fn told_by(metrics: Metrics) -> Scrape {
-    read(&Exposition::new(Arc::new(metrics)))
+    read(&Registry::new(Arc::new(metrics)))
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn each_node_says_whether_it_answers_and_what_its_breaker_lets_through() {
             node("c:3", BreakerState::HalfOpen),
         ]
     };
-    let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_nodes(nodes));
+    let scrape = read(&Registry::new(Arc::new(Metrics::new())).with(nodes));
     let of = |name: &str| ["a:1", "b:2", "c:3"].map(|node| scrape.get(name, &[("node", node)]).unwrap());
     assert_eq!(of("tidegate_store_up"), [1.0, 0.0, 0.0]);
     assert_eq!(of("tidegate_breaker_state"), [0.0, 2.0, 1.0]);
@@ -114,8 +114,8 @@ fn what_waits_and_what_is_owed_is_told() {
         names_lost: 1,
         ..RemoteStats::default()
     };
-    let exposition = Exposition::new(Arc::new(Metrics::new())).with_remote(stats).with_busy_ratio(|| 0.25);
-    let scrape = read(&exposition);
+    let registry = Registry::new(Arc::new(Metrics::new())).with(stats).with(|| BusyRatio(0.25));
+    let scrape = read(&registry);
     let gauge = |name: &str| scrape.get(&format!("tidegate_{name}"), &[]);
     assert_eq!(
         (gauge("queue_depth"), gauge("fleet_size"), gauge("store_debts")),

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::Chars;
 
-use tidegate_admin::Format;
+use tidegate_metrics::Format;
 
 /// The content of a text.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tidegate_admin::{Exposition, Format, Metrics};
 use tidegate_core::Timestamp;
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig};
+use tidegate_metrics::{Format, Metrics, Registry};
 use tidegate_rules::{RuleSet, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore, Store};
 
@@ -16,7 +16,7 @@ use crate::scrape::Scrape;
 pub(crate) struct World {
     pub(crate) limiter: Limiter,
     pub(crate) metrics: Arc<Metrics>,
-    exposition: Exposition,
+    registry: Registry,
 }
 
 impl World {
@@ -30,7 +30,7 @@ impl World {
     pub(crate) fn on(store: Arc<dyn Store>, files: &[&str]) -> World {
         let metrics = Arc::new(Metrics::new());
         let limiter = Limiter::new(LimiterConfig::new(compile(files), store, metrics.clone()));
-        World { limiter, exposition: Exposition::new(metrics.clone()), metrics }
+        World { limiter, registry: Registry::new(metrics.clone()), metrics }
     }
 
     pub(crate) fn replace_rules(&self, files: &[&str]) {
@@ -50,7 +50,7 @@ impl World {
     }
 
     pub(crate) fn text(&self) -> String {
-        self.exposition.text(Format::OpenMetrics)
+        self.registry.read().text(Format::OpenMetrics)
     }
 
     #[track_caller]

@@ -9,14 +9,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
+use http::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::args::AdminArgs;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{AskLimits, Endpoint};
 use crate::failure::Failure;
 use crate::settings::env;
 
@@ -28,7 +25,6 @@ pub(crate) struct AdminClient {
     endpoint: Endpoint,
     ca: Option<PathBuf>,
     token: Option<String>,
-    runtime: tokio::runtime::Runtime,
 }
 
 /// A successful reply.
@@ -44,18 +40,12 @@ impl AdminClient {
 
     pub(crate) fn at(endpoint: Endpoint, ca: Option<PathBuf>) -> Result<Self, Failure> {
         let token = given_token()?.or_else(|| saved_token(&endpoint));
-        Ok(AdminClient { endpoint, ca, token, runtime: runtime()? })
+        Ok(AdminClient { endpoint, ca, token })
     }
 
     /// Whether there is a token.
     pub(crate) fn has_token(&self) -> bool {
         self.token.is_some()
-    }
-
-    /// Waits.
-    pub(crate) fn wait(&self, span: Duration) {
-        // Timers must be created within the runtime: outside, they panic.
-        self.runtime.block_on(async { tokio::time::sleep(span).await });
     }
 
     pub(crate) fn get(&self, path: &str) -> Result<Reply, Failure> {
@@ -77,20 +67,16 @@ impl AdminClient {
         let token = self.token.as_ref().ok_or_else(|| {
             Failure::new("you are not logged in").hint("run `tidegate login --keep` where the server runs, `tidegate login -` with a link, or set TIDEGATE_TOKEN")
         })?;
-        let mut request = Request::builder()
-            .method(method)
-            .uri(self.endpoint.path(&format!("/admin/v1{path}")))
-            .header(header::HOST, self.endpoint.authority().as_str())
-            .header(header::AUTHORIZATION, format!("Bearer {token}"))
-            .header(header::CONTENT_TYPE, "application/json");
+        let mut request = self.endpoint.request(method, &format!("/admin/v1{path}"));
+        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         if let Some(on) = on {
             request = request.header(header::IF_MATCH, on);
         }
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request = request.body(Full::from(body)).map_err(|error| Failure::new(error.to_string()))?;
-        self.runtime.block_on(exchange(&self.endpoint, self.ca.as_deref(), request)).and_then(
-            |(status, etag, body)| read(&self.endpoint, status, &body).map(|body| Reply { body, etag }),
-        )
+        let answer = self.endpoint.ask(request, body, &limits(self.ca.as_deref()))?;
+        let etag =
+            answer.headers().get(header::ETAG).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let body = read(&self.endpoint, answer.status(), answer.body())?;
+        Ok(Reply { body, etag })
     }
 }
 
@@ -98,30 +84,14 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-type Exchanged = (StatusCode, Option<String>, Bytes);
-
-async fn exchange(
-    endpoint: &Endpoint,
-    ca: Option<&Path>,
-    request: Request<Full<Bytes>>,
-) -> Result<Exchanged, Failure> {
-    let hint = "start a server with `tidegate serve`, or name its admin listener with --admin";
-    let broken = |error: String| Failure::new(format!("no answer from {endpoint}: {error}"));
-    let talk = async {
-        let stream = endpoint.connect(ca).await.map_err(|error| error.failure(endpoint, hint))?;
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| broken(error.to_string()))?;
-        tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| broken(error.to_string()))?;
-        let status = response.status();
-        let etag = response.headers().get(header::ETAG);
-        let etag = etag.and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let body = Limited::new(response.into_body(), LONGEST_REPLY).collect().await;
-        Ok((status, etag, body.map_err(|error| broken(error.to_string()))?.to_bytes()))
-    };
-    tokio::time::timeout(PATIENCE, talk)
-        .await
-        .unwrap_or_else(|_| Err(broken(format!("not within {PATIENCE:?}"))))
+fn limits(ca: Option<&Path>) -> AskLimits<'_> {
+    AskLimits {
+        ca,
+        within: PATIENCE,
+        most_bytes: LONGEST_REPLY,
+        if_slow: "the server or its database may be busy: try again",
+        if_absent: "start a server with `tidegate serve`, or name its admin listener with --admin",
+    }
 }
 
 fn read(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
@@ -165,13 +135,9 @@ pub(crate) fn log_in(link: &str, ca: Option<&Path>) -> Result<String, Failure> {
     let endpoint: Endpoint = server.parse()?;
     let file = TokenFile::open()?;
     let wanted = json!({ "code": code, "name": format!("cli on {}", machine()) });
-    let request = Request::post(endpoint.path("/admin/v1/session/token"))
-        .header(header::HOST, endpoint.authority().as_str())
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::from(wanted.to_string()))
-        .map_err(|error| Failure::new(error.to_string()))?;
-    let (status, _, body) = runtime()?.block_on(exchange(&endpoint, ca, request))?;
-    let made = read(&endpoint, status, &body)?;
+    let request = endpoint.request(&Method::POST, "/admin/v1/session/token");
+    let answer = endpoint.ask(request, &wanted, &limits(ca))?;
+    let made = read(&endpoint, answer.status(), answer.body())?;
     let told = |member: &str| made[member].as_str().unwrap_or_default();
     file.save(&endpoint, told("token"))?;
     Ok(format!("logged in at {endpoint} as {}, until {}", told("role"), told("expires_at")))

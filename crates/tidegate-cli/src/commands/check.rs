@@ -1,19 +1,14 @@
 //! `tidegate check`: one check against a running server; the exit code is the answer.
 
 use std::io::{self, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::{CheckArgs, Output};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{AskLimits, Endpoint};
 use crate::failure::Failure;
 
 const ALLOWED: u8 = 0;
@@ -120,15 +115,6 @@ fn span(millis: u64) -> String {
 
 fn ask(args: &CheckArgs) -> Result<Decision, Failure> {
     let endpoint: Endpoint = args.server.parse()?;
-    let request = request(args, &endpoint)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let exchange = exchange(&endpoint, args.ca.as_deref(), request);
-    let answered = runtime.block_on(async { tokio::time::timeout(args.timeout, exchange).await });
-    let (status, body) = answered.map_err(|_| no_answer_within(args.timeout))??;
-    read_reply(&endpoint, status, &body)
-}
-
-fn request(args: &CheckArgs, endpoint: &Endpoint) -> Result<Request<Full<Bytes>>, Failure> {
     let mut attributes = Map::new();
     for attribute in &args.attributes {
         let value = Value::String(attribute.value.clone());
@@ -136,29 +122,16 @@ fn request(args: &CheckArgs, endpoint: &Endpoint) -> Result<Request<Full<Bytes>>
             return Err(Failure::new(format!("the attribute `{}` is given twice", attribute.key)));
         }
     }
-    let body = json!({ "domain": args.domain, "attributes": attributes, "cost": args.cost }).to_string();
-    let request = Request::post(endpoint.path("/v1/check"))
-        .header(header::HOST, endpoint.authority().as_str())
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::from(body));
-    Ok(request.expect("an endpoint's parts fit into a request"))
-}
-
-async fn exchange(
-    endpoint: &Endpoint,
-    ca: Option<&Path>,
-    request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Bytes), Failure> {
-    let hint = "start a server with `tidegate serve`, or name another one with --server";
-    let broken = |error: String| Failure::new(format!("no answer from {endpoint}: {error}"));
-    let stream = endpoint.connect(ca).await.map_err(|error| error.failure(endpoint, hint))?;
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = handshake.map_err(|error| broken(error.to_string()))?;
-    tokio::spawn(connection);
-    let response = sender.send_request(request).await.map_err(|error| broken(error.to_string()))?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), LONGEST_REPLY).collect().await;
-    Ok((status, body.map_err(|error| broken(error.to_string()))?.to_bytes()))
+    let body = json!({ "domain": args.domain, "attributes": attributes, "cost": args.cost });
+    let limits = AskLimits {
+        ca: args.ca.as_deref(),
+        within: args.timeout,
+        most_bytes: LONGEST_REPLY,
+        if_absent: "start a server with `tidegate serve`, or name another one with --server",
+        if_slow: "give it longer with --timeout",
+    };
+    let answer = endpoint.ask(endpoint.request(&Method::POST, "/v1/check"), &body, &limits)?;
+    read_reply(&endpoint, answer.status(), answer.body())
 }
 
 /// A decision has one shape whatever its status; anything else is an error, with the server's message if it has one.
@@ -179,10 +152,6 @@ fn read_reply(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<De
         Some(hint) => failure.hint(hint),
         None => failure,
     })
-}
-
-fn no_answer_within(timeout: Duration) -> Failure {
-    Failure::new(format!("no answer within {timeout:?}")).hint("give it longer with --timeout")
 }
 
 #[cfg(test)]

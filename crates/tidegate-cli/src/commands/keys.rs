@@ -6,10 +6,11 @@ use http::Method;
 use serde_json::{Map, Value, json};
 use tidegate_rules::parse_duration;
 use tidegate_store::{Clock as _, SystemClock};
+use tidegate_telemetry::url_part;
 
 use crate::args::{KeyArgs, KeysArgs, KeysCommand, UntilArgs};
 use crate::commands::admin_client::AdminClient;
-use crate::commands::rules::{Printer, part, shown, table};
+use crate::commands::rules::{Printer, shown, table};
 use crate::failure::Failure;
 
 pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
@@ -35,7 +36,8 @@ pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
             out.text(&body, &format!("{} is lifted: {}", shown(&body["action"]), shown(&body["when"])))?;
         }
         KeysCommand::List { search } => {
-            let query = search.as_ref().map_or_else(String::new, |text| format!("?search={}", part(text)));
+            let query =
+                search.as_ref().map_or_else(String::new, |text| format!("?search={}", url_part(text)));
             let body = client.get(&format!("/keys/overrides{query}"))?.body;
             let columns = ["id", "domain", "rule", "when", "action", "limits", "until", "author", "reason"];
             out.table(&body, &body["overrides"], &columns)?;

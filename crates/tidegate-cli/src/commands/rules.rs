@@ -12,6 +12,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tidegate_rules::load;
 use tidegate_rulestore::{Document, DocumentSet};
+use tidegate_telemetry::url_part;
 
 use crate::args::{Output, RulesArgs, RulesCommand};
 use crate::commands::admin_client::{AdminClient, Reply};
@@ -27,7 +28,7 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
     match &args.what {
         RulesCommand::List => out.rules(&client.get("/rules")?.body)?,
         RulesCommand::Get { domain, rule: Some(rule) } => {
-            let body = client.get(&format!("/rules/{}/{}", part(domain), part(rule)))?.body;
+            let body = client.get(&format!("/rules/{}/{}", url_part(domain), url_part(rule)))?.body;
             out.text(&body, body["text"].as_str().unwrap_or_default())?;
         }
         RulesCommand::Get { domain, rule: None } => {
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
         RulesCommand::Suggest { domain, rule, .. } => {
             let mut path = "/suggestions?".to_owned();
             for (name, value) in [("domain", domain), ("rule", rule)] {
-                value.iter().for_each(|value| path += &format!("{name}={}&", part(value)));
+                value.iter().for_each(|value| path += &format!("{name}={}&", url_part(value)));
             }
             out.suggestions(&client.get(path.trim_end_matches(['?', '&']))?.body)?;
         }
@@ -146,7 +147,7 @@ fn file_names(domains: &[&str]) -> Vec<String> {
     let mut taken = HashSet::new();
     let name = |(number, domain): (usize, &&str)| {
         // A leading dot would hide the file.
-        let name = part(domain).replace('.', "%2E");
+        let name = url_part(domain).replace('.', "%2E");
         match name.len() <= LONGEST && taken.insert(name.to_lowercase()) {
             true => format!("{name}.yaml"),
             // No domain is encoded like this.
@@ -197,14 +198,6 @@ fn no_document(domain: &str, documents: &DocumentSet) -> Failure {
     let known: Vec<&str> = documents.iter().map(|(domain, _)| domain).collect();
     Failure::new(format!("there is no document of the domain `{domain}`"))
         .hint(format!("domains here: {}", known.join(", ")))
-}
-
-/// A name, encoded as one segment of a path.
-pub(crate) fn part(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    name.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 /// Prints for a person, or for a program.

@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
 use crate::args::{Output, TopArgs};
-use crate::commands::admin_client::AdminClient;
+use crate::commands::admin_client::{AdminClient, runtime};
 use crate::commands::rules::{caller, shown};
 use crate::failure::Failure;
 
@@ -34,7 +34,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
         if !watched {
             return Ok(ExitCode::SUCCESS);
         }
-        client.wait(args.every);
+        // Timers must be created within a runtime: outside, they panic.
+        runtime()?.block_on(async { tokio::time::sleep(args.every).await });
     }
 }
 
@@ -43,8 +44,36 @@ struct Picture {
     nodes: Value,
     stores: Value,
     latest: Value,
+    /// Requests per second, each counted once.
+    requests: RequestRates,
     rules: Vec<RuleRates>,
     callers: Vec<Busy>,
+}
+
+/// Rates of requests per second, each counted once.
+struct RequestRates {
+    allowed: f64,
+    refused: f64,
+    shed: f64,
+}
+
+impl RequestRates {
+    fn of(total: &Value) -> Self {
+        let rate = |column: &str| mean(&total[column]).unwrap_or_default();
+        RequestRates { allowed: rate("allowed"), refused: rate("refused"), shed: rate("shed") }
+    }
+
+    fn json(&self) -> Value {
+        json!({ "allowed_per_s": self.allowed, "refused_per_s": self.refused, "shed_per_s": self.shed })
+    }
+
+    fn text(&self) -> String {
+        let RequestRates { allowed, refused, shed } = self;
+        let all = allowed + refused + shed;
+        let part = if all > 0.0 { 100.0 * refused / all } else { 0.0 };
+        let shed = if *shed > 0.0 { format!(", {shed:.0} shed") } else { String::new() };
+        format!("{all:.0} requests/s: {allowed:.0} allowed, {refused:.0} refused ({part:.1} %){shed}")
+    }
 }
 
 /// A top caller of a rule.
@@ -109,6 +138,7 @@ impl Picture {
             "store_p50_us": last("store_p50_us"),
             "store_p99_us": last("store_p99_us"),
         });
+        let requests = RequestRates::of(&stats["total"]);
         let (nodes, stores) = (client.get("/nodes")?.body, client.get("/stores")?.body);
         let mut callers = Vec::new();
         if most_callers > 0 {
@@ -116,7 +146,7 @@ impl Picture {
                 ["refused", "used", "near"].into_iter().flat_map(|by| busiest(client, by, most_callers)),
             );
         }
-        Ok(Picture { nodes, stores, latest, rules, callers })
+        Ok(Picture { nodes, stores, latest, requests, rules, callers })
     }
 
     fn json(&self) -> Value {
@@ -126,6 +156,7 @@ impl Picture {
             "nodes": self.nodes,
             "stores": self.stores,
             "latency": self.latest,
+            "requests": self.requests.json(),
             "rules": rules,
             "callers": callers,
         })
@@ -167,7 +198,8 @@ impl Picture {
             let (name, release) = (shown(&node["name"]), shown(&node["release"]));
             nodes.add_row([name, release, health, shown(&node["version"]), busy, allowed, refused]);
         }
-        let _ = write!(text, "\n{rules}\n\n{nodes}\n");
+        let _ =
+            write!(text, "\nRule checks, one for each rule that a request matches:\n{rules}\n\n{nodes}\n");
         if !self.callers.is_empty() {
             let mut callers = table(&["MOST", "RULE", "CALLER", "REQUESTS", "AT LEAST", "LEFT"], 3);
             for one in &self.callers {
@@ -192,8 +224,6 @@ impl Picture {
         let nodes = self.nodes["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
         // The last announcement of a lost node says nothing about now.
         let (lost, alive): (Vec<&Value>, Vec<&Value>) = nodes.iter().partition(|node| is_lost(node));
-        let sum = |name: &str| alive.iter().filter_map(|node| node[name].as_f64()).sum::<f64>();
-        let (allowed, refused) = (sum("allowed_per_s"), sum("refused_per_s"));
         let runs = if self.nodes["converged"] == true { "all run it" } else { "not all run it" };
         let lost = if lost.is_empty() { String::new() } else { format!(", {} lost", lost.len()) };
         let nodes = match alive.len() {
@@ -206,11 +236,11 @@ impl Picture {
             None => "-".to_owned(),
         };
         format!(
-            "version {}, {nodes} ({runs}{lost})   store {} {}   {allowed:.0} allowed/s, {refused:.0} refused/s \
-             (each rule's decision)   p50 {}, p99 {}\n",
+            "version {}, {nodes} ({runs}{lost})   store {} {}   {}   p50 {}, p99 {}\n",
             self.nodes["version"],
             shown(&self.stores["kind"]),
             shown(&self.stores["health"]),
+            self.requests.text(),
             time("decision_p50_us"),
             time("decision_p99_us"),
         )
@@ -268,18 +298,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_node_is_counted_as_lost_and_its_last_rates_are_not() {
+    fn requests_lead_and_a_lost_node_shows_no_rates() {
         let node = |name: &str, lost: bool| json!({ "name": name, "lost": lost, "busy": 0.5, "allowed_per_s": 70, "refused_per_s": 7, "health": "healthy" });
         let picture = Picture {
             nodes: json!({ "version": 3, "converged": true, "nodes": [node("a", false), node("b", true)] }),
             stores: json!({ "kind": "redis", "health": "healthy" }),
             latest: json!({}),
+            requests: RequestRates { allowed: 90.0, refused: 10.0, shed: 0.0 },
             rules: Vec::new(),
             callers: Vec::new(),
         };
         let text = picture.text(10);
         assert!(text.contains("1 node (all run it, 1 lost)"), "{text}");
-        assert!(text.contains("70 allowed/s, 7 refused/s (each rule's decision)"), "{text}");
+        assert!(text.contains("100 requests/s: 90 allowed, 10 refused (10.0 %)"), "{text}");
         let row = |name: &str| text.lines().find(|line| line.starts_with(&format!(" {name} "))).unwrap();
         assert_eq!((row("a").matches("70").count(), row("b").matches("70").count()), (1, 0), "{text}");
     }

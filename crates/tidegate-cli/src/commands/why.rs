@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use tidegate_replay::{Line, Reader};
 use tidegate_store::{Clock as _, SystemClock};
+use tidegate_telemetry::url_part;
 
 use crate::args::{Attribute, Output, WhyArgs};
 use crate::commands::admin_client::AdminClient;
@@ -48,23 +49,10 @@ fn query(args: &WhyArgs) -> String {
     ];
     for (name, value) in fields {
         if let Some(value) = value {
-            let _ = write!(path, "&{name}={}", escaped(&value));
+            let _ = write!(path, "&{name}={}", url_part(&value));
         }
     }
     path
-}
-
-fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => {
-                let _ = write!(out, "%{byte:02X}");
-            }
-        }
-    }
-    out
 }
 
 /// The same from a file, in the shape of the API's answer.

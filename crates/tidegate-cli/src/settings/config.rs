@@ -47,19 +47,19 @@ pub(crate) struct Config {
     pub(crate) resp: Resp,
     /// TLS towards clients
     pub(crate) tls: ListenerTls,
-    /// Who may ask over HTTP and gRPC: everybody by default
+    /// Tokens for HTTP and gRPC clients; none are needed by default
     pub(crate) access: Tokens,
-    /// Who may use the admin listener, and where what they change is kept
+    /// Access to the admin listener, and the database of what is changed there
     pub(crate) admin: AdminSection,
     /// The directory of the embedded database: `tidegate-data` by default
     pub(crate) data: Option<PathBuf>,
-    /// Who a request is that a gateway asks about (/v1/auth), or that passes through the proxy
+    /// How requests are identified, for /v1/auth and the proxy
     pub(crate) identity: Option<IdentityConfig>,
     /// A reverse proxy: none by default
     pub(crate) proxy: Option<Proxy>,
-    /// Whom to turn away while the service behind has more to do than it can: nobody by default
+    /// Load shedding; off by default
     pub(crate) shedding: Option<Shedding>,
-    /// Which decisions are kept, to be searched, ranked and replayed: none by default
+    /// The decision log, for search, rankings and replay: none by default
     pub(crate) decision_log: Option<DecisionLog>,
     /// Bounds
     pub(crate) limits: Limits,
@@ -71,7 +71,7 @@ pub(crate) struct Config {
     pub(crate) log: Log,
     /// Metrics and traces, sent to other programs: nowhere by default
     pub(crate) telemetry: Telemetry,
-    /// What an operator is told without having asked
+    /// Alerts, in the log, the admin API and a webhook
     pub(crate) alerts: Alerts,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Store {
     /// The HTTP status of a refusal by a `closed` rule whose store does not answer: 503 by default, because the caller may
     /// have quota; or 429, for clients that slow down on nothing else
     pub(crate) closed_status: Option<ClosedStatus>,
-    /// When a node of the store counts as gone
+    /// When a store node counts as failed
     pub(crate) breaker: Breaker,
     /// What every key begins with, so that several fleets can share a store: `tidegate` by default
     pub(crate) key_prefix: Option<String>,
@@ -123,15 +123,15 @@ pub(crate) struct Store {
     pub(crate) fleet_secret: Option<Secret>,
     /// Files for TLS, where the url asks for it
     pub(crate) tls: Tls,
-    /// Who logs in at the sentinels; the url says who does at the servers
+    /// Credentials for the sentinels; those for the servers are in the url
     pub(crate) sentinel: Sentinel,
 }
 
-/// When a node of the store counts as gone
+/// When a store node counts as failed
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Breaker {
-    /// So many failures in a row: 3 by default
+    /// Failures in a row: 3 by default
     pub(crate) failures: Option<Count>,
     /// How long no request tries it: 30s by default. It is probed twice a second meanwhile, and used again as soon as
     /// it answers
@@ -150,7 +150,7 @@ pub(crate) struct Tls {
     pub(crate) key: Option<PathBuf>,
 }
 
-/// Who logs in at the sentinels
+/// Credentials for the sentinels
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Sentinel {
@@ -198,7 +198,7 @@ pub(crate) struct Resp {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Drain {
-    /// How long it says that it is not ready and serves on, so that nobody new is sent to it: 3s by default. Ctrl-C skips it
+    /// How long it reports that it is not ready while it still serves, so that load balancers send it no new clients: 3s by default. Ctrl-C skips it
     pub(crate) delay: Option<Span>,
     /// How long requests in flight may then take to finish: 10s by default
     pub(crate) timeout: Option<Span>,

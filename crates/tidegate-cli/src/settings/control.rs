@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 const DEFAULT_DATA: &str = "tidegate-data";
 
-/// Who may use the admin listener, and where what they change is kept
+/// Access to the admin listener, and the database of what is changed there
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AdminSection {

@@ -9,16 +9,16 @@ use tidegate_admin::{Clear, DecisionLogConfig, FileConfig};
 use super::values::{Count, Secret, Switch};
 use crate::failure::Failure;
 
-/// Which decisions are kept, to be searched, ranked and replayed: none without this section
+/// The decision log, for search, rankings and replay: none without this section
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DecisionLog {
     /// One in this many admissions is kept, however many there are: 1 for all, 0 for none. Without it, `admissions_per_second`
     /// says which
     admissions_one_in: Option<u32>,
-    /// Up to so many admissions in a second are all kept: 1000 by default. Of those beyond, one in 16 and fewer, each of which stands for the others
+    /// Admissions per second that are all logged: 1000 by default. Beyond that, one in 16 or fewer is logged, and represents the others
     admissions_per_second: Option<u32>,
-    /// Up to so many refusals in a second are all kept: 1000 by default. Of those beyond, one in 16 and fewer, each of which stands for the others
+    /// Refusals per second that are all logged: 1000 by default. Beyond that, one in 16 or fewer is logged, and represents the others
     refusals_per_second: Option<u32>,
     /// The most memory that kept decisions take, in bytes: 16777216 by default
     memory: Option<Count>,

@@ -40,7 +40,7 @@ pub(crate) struct ServerFiles {
     pub(crate) client_ca: Option<PathBuf>,
 }
 
-/// Callers who may ask: tokens of at least 16 characters, or `sha256:` and the digest of one
+/// Client tokens: at least 16 characters, or `sha256:` and the digest of one
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Tokens {
@@ -50,7 +50,7 @@ pub(crate) struct Tokens {
     pub(crate) tokens_file: Option<PathBuf>,
 }
 
-/// Somebody who may log in over the Redis protocol
+/// A user of the Redis protocol
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RespUser {

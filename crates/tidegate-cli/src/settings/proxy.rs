@@ -38,10 +38,10 @@ pub(crate) struct Proxy {
     routes: Vec<RouteTo>,
     /// Who a request is, where that differs from the section `identity`
     identity: Option<IdentityConfig>,
-    /// How long everything may take
+    /// Proxy timeouts
     #[serde(default)]
     timeouts: ProxyTimeouts,
-    /// How much of everything there may be
+    /// Proxy size and concurrency limits
     #[serde(default)]
     limits: ProxyBounds,
 }
@@ -67,7 +67,7 @@ struct Upstream {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Eject {
-    /// So many failures in a row: 3 by default
+    /// Failures in a row: 3 by default
     failures: Option<Count>,
     /// For how long: 10s by default
     lasts: Option<Span>,
@@ -99,7 +99,7 @@ struct RouteTo {
     domain: Option<String>,
 }
 
-/// How long everything may take
+/// Proxy timeouts
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct ProxyTimeouts {
@@ -111,7 +111,7 @@ struct ProxyTimeouts {
     head: Option<Span>,
     /// A pause in a body, in either direction: 60s by default
     idle: Option<Span>,
-    /// How long a client may leave what there is of an answer untaken: 5m by default
+    /// Timeout for a client that stops reading: 5m by default
     stall: Option<Span>,
     /// A silence in both directions of a WebSocket: 1h by default
     tunnel: Option<Span>,
@@ -121,7 +121,7 @@ struct ProxyTimeouts {
     upload: Option<Span>,
 }
 
-/// How much of everything there may be
+/// Proxy size and concurrency limits
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct ProxyBounds {

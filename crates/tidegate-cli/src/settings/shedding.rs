@@ -10,7 +10,7 @@ use tidegate_limiter::{Capacity, Classes, Gradient2Config, LevelConfig, Percent,
 use super::values::{Count, Span};
 use crate::failure::Failure;
 
-/// Whom to turn away while the service behind has more to do than it can
+/// Load shedding; off by default
 ///
 /// How busy it is comes from `workers` or `adaptive`, counted by the proxy, and from whoever posts to /v1/utilization.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]

@@ -72,7 +72,7 @@ pub(crate) struct Otlp {
 pub(crate) struct Alerts {
     /// Whether anything is watched: true by default
     pub(crate) enabled: Option<Switch>,
-    /// Who is told
+    /// Where alerts are sent
     pub(crate) webhook: Option<Webhook>,
     /// The dashboard's address, for links: none by default
     pub(crate) dashboard: Option<String>,
@@ -86,7 +86,7 @@ pub(crate) struct Alerts {
     pub(crate) shadow_refusals: Option<f64>,
 }
 
-/// Who is told
+/// Where alerts are sent
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Webhook {

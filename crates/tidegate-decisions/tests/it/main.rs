@@ -12,11 +12,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_decisions::{By, Clear, DecisionLog, DecisionLogConfig, FileConfig, Query, Verdict};
-use tidegate_limiter::{
-    CheckRequest, Decided, DescriptorAsk, LimitOverride, Limiter, LimiterConfig, NoObserver, Observer,
-    RuleWatcher, Settled, SpentAt,
-};
-use tidegate_rules::{Format, Rule, RuleSet, Source};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride, Limiter, LimiterConfig, SpentAt};
+use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
 use tidegate_testkit::poll;
 
@@ -33,22 +30,6 @@ struct World {
     clock: Arc<ManualClock>,
 }
 
-struct Ears(Arc<DecisionLog>);
-
-impl Observer for Ears {
-    fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
-        Arc::new(NoObserver)
-    }
-
-    fn decided(&self, decided: &Decided<'_>) {
-        self.0.hear(decided);
-    }
-
-    fn settled(&self, settled: &Settled<'_>) {
-        self.0.hear_settled(settled);
-    }
-}
-
 impl World {
     fn new(config: DecisionLogConfig) -> World {
         World::of(RULES, config)
@@ -59,7 +40,7 @@ impl World {
         let log = Arc::new(DecisionLog::open(config, clock.clone()).unwrap());
         let rules = RuleSet::compile(&[Source::new("rules.yaml", rules)], Format::Native).unwrap();
         let store = MemoryStore::with_clock(MemoryConfig::default(), clock.clone());
-        let mut config = LimiterConfig::new(rules, Arc::new(store), Arc::new(Ears(log.clone())));
+        let mut config = LimiterConfig::new(rules, Arc::new(store), log.clone());
         config.clock = clock.clone();
         World { limiter: Limiter::new(config), log, clock }
     }

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_decisions::{Clear, DecisionLog, DecisionLogConfig, Entry};
 use tidegate_limiter::{
-    CheckRequest, Decided, Decision, DescriptorAsk, LeaseToken, LimitOverride, Limiter, LimiterConfig,
-    Observer, Patience, Settled, SpentAt,
+    CheckRequest, Decision, DescriptorAsk, LeaseToken, LimitOverride, Limiter, LimiterConfig, Patience,
+    SpentAt,
 };
 use tidegate_replay::{Format, Options, Parser, Replay, Report, Tells};
 use tidegate_rules::{Descriptor, Format as RuleFormat, RuleSet, Source};
@@ -46,18 +46,6 @@ const KINDS: [&str; 13] = [
     "punished", "tested",
 ];
 
-struct Ears(Arc<DecisionLog>);
-
-impl Observer for Ears {
-    fn decided(&self, decided: &Decided<'_>) {
-        self.0.hear(decided);
-    }
-
-    fn settled(&self, settled: &Settled<'_>) {
-        self.0.hear_settled(settled);
-    }
-}
-
 /// A limiter on the memory store whose log has this `config`.
 pub(crate) struct Live {
     limiter: Limiter,
@@ -74,7 +62,7 @@ impl Live {
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START)));
         let log = Arc::new(DecisionLog::open(config, clock.clone()).unwrap());
         let store = MemoryStore::with_clock(MemoryConfig::default(), clock.clone());
-        let mut config = LimiterConfig::new(compiled(rules), Arc::new(store), Arc::new(Ears(log.clone())));
+        let mut config = LimiterConfig::new(compiled(rules), Arc::new(store), log.clone());
         config.clock = clock.clone();
         Live { limiter: Limiter::new(config), log, clock, random: 0x1111_f491_4f6c_dd1d }
     }

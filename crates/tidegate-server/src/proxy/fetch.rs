@@ -1,31 +1,22 @@
-//! Fetches one small document from a server: for health checks, and for an issuer's keys.
-
-use std::time::Duration;
+//! Fetches one small document from a server, for health checks.
 
 use bytes::Bytes;
 use http::header::{HeaderValue, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, Method, StatusCode};
 use http_body_util::{BodyExt, Limited};
 
 use super::body::RequestBody;
 use super::dial::{DialError, Dialed, Dialer, Wants};
 use super::exchange::Outgoing;
-use super::target::{Target, TargetError};
-use super::tls::{ClientTlsError, client_config};
+use super::target::TargetError;
 
 /// Why there is no document.
 #[derive(Debug, thiserror::Error)]
-pub enum FetchError {
+pub(super) enum FetchError {
     /// The address is not usable.
     #[error("the address cannot be used: {0}")]
     Address(TargetError),
-    /// No certificate authority is trusted.
-    #[error(transparent)]
-    Tls(#[from] ClientTlsError),
-    /// It took too long.
-    #[error("no answer within {0:?}")]
-    TooSlow(Duration),
     /// There is no connection.
     #[error("{0}")]
     Unreachable(String),
@@ -35,23 +26,6 @@ pub enum FetchError {
     /// The answer broke off, or is too large.
     #[error("the answer cannot be read: {0}")]
     Body(String),
-}
-
-/// The document at `url`. TLS certificates are checked against the system's trusted authorities.
-///
-/// # Errors
-/// It does not arrive whole, with a 2xx status, in time.
-pub async fn fetch(url: &str, within: Duration, most_bytes: usize) -> Result<Vec<u8>, FetchError> {
-    let uri: Uri = url.parse().map_err(|_| FetchError::Address(TargetError::NotAnAddress))?;
-    let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
-    let target: Target = format!("{}://{authority}", uri.scheme_str().unwrap_or_default())
-        .parse()
-        .map_err(FetchError::Address)?;
-    let tls = if uri.scheme_str() == Some("https") { Some(client_config(None)?) } else { None };
-    let path = uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-    let dialer = Dialer { target, tls, within };
-    let got = tokio::time::timeout(within, get(&dialer, path, most_bytes)).await;
-    got.unwrap_or(Err(FetchError::TooSlow(within)))
 }
 
 /// Fetches `path` on a new connection: an answer on a pooled one says nothing about new ones.

@@ -40,7 +40,6 @@ use tidegate_limiter::{Shedder, Transport};
 
 pub use admit::Admission;
 pub use balance::{Ejection, MOST_TARGETS};
-pub use fetch::{FetchError, fetch};
 pub use route::Route;
 pub use settings::{HealthCheck, ProxyLimits, ProxySettings, Timeouts, UpstreamSettings};
 pub use stats::{UpstreamFailure, UpstreamReader, UpstreamStats};

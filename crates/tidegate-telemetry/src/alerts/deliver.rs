@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::book::Notice;
+use super::active::Notice;
 use super::payload::{as_json, as_slack, signature};
-use crate::post::Endpoint;
+use crate::http_client::Endpoint;
 
 /// The most bodies waiting.
 const MOST_WAITING: usize = 64;
@@ -53,7 +53,7 @@ pub struct Receiver {
 
 /// Counts of bodies.
 #[derive(Debug, Default)]
-pub struct CourierStats {
+pub struct WebhookStats {
     /// Accepted by the receiver.
     pub delivered: AtomicU64,
     /// Failed attempts.
@@ -64,12 +64,12 @@ pub struct CourierStats {
 
 /// Delivers notices to one receiver.
 #[derive(Debug)]
-pub struct Courier {
+pub struct WebhookQueue {
     receiver: Receiver,
     waiting: Mutex<Waiting>,
     more: Notify,
     idle: Notify,
-    stats: Arc<CourierStats>,
+    stats: Arc<WebhookStats>,
     node: String,
     next: AtomicU64,
 }
@@ -139,17 +139,17 @@ impl Waiting {
     }
 }
 
-impl Courier {
+impl WebhookQueue {
     /// A courier for `receiver`, sending as `node`.
     #[must_use]
     pub fn new(receiver: Receiver, node: &str) -> Self {
         let (waiting, more, idle, stats) = (Mutex::default(), Notify::new(), Notify::new(), Arc::default());
-        Courier { receiver, waiting, more, idle, stats, node: node.to_owned(), next: AtomicU64::new(1) }
+        WebhookQueue { receiver, waiting, more, idle, stats, node: node.to_owned(), next: AtomicU64::new(1) }
     }
 
     /// The counts of bodies.
     #[must_use]
-    pub fn stats(&self) -> Arc<CourierStats> {
+    pub fn stats(&self) -> Arc<WebhookStats> {
         Arc::clone(&self.stats)
     }
 

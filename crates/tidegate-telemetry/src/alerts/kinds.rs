@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::http_client::url_part;
+
 /// A kind of alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -186,7 +188,7 @@ impl Finding {
 
     pub(super) fn of_rule(kind: Kind, rule: &RuleName, summary: String) -> Self {
         let mut finding = Finding::new(kind, rule.to_string(), summary);
-        finding.page = format!("/rules/{}/{}", percent_encoded(&rule.domain), percent_encoded(&rule.rule));
+        finding.page = format!("/rules/{}/{}", url_part(&rule.domain), url_part(&rule.rule));
         finding
     }
 }
@@ -212,18 +214,6 @@ impl fmt::Display for RuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.domain, self.rule)
     }
-}
-
-/// Percent-encoded for the dashboard's addresses: a name may contain anything.
-fn percent_encoded(name: &str) -> String {
-    let mut text = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => text.push(byte.into()),
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
 }
 
 #[cfg(test)]

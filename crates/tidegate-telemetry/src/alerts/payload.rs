@@ -4,7 +4,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::book::Notice;
+use super::active::Notice;
 
 /// The most alerts in one Slack message, which may have 40,000 characters; for more, only their number.
 const MOST_IN_SLACK: usize = 20;
@@ -16,8 +16,7 @@ pub fn signature(secret: &[u8], at_s: u64, body: &[u8]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
     mac.update(format!("{at_s}.").as_bytes());
     mac.update(body);
-    let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("t={at_s},v1={hex}")
+    format!("t={at_s},v1={}", hex::encode(mac.finalize().into_bytes()))
 }
 
 pub(super) fn as_json(id: &str, node: &str, now_s: u64, notices: &[Notice]) -> Value {

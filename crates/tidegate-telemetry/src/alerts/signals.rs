@@ -1,10 +1,10 @@
 //! One node's input for alerts, small enough to travel with its heartbeat.
 
 use serde::{Deserialize, Serialize};
+use tidegate_metrics::{Families, Histogram, Series};
 
 use super::kinds::RuleName;
 use super::minutes::RuleCounts;
-use crate::scrape::{Sample, Scrape};
 
 /// The fewest calls to the store from which its latency is judged.
 const LEAST_CALLS: f64 = 20.0;
@@ -77,17 +77,17 @@ pub struct RuleCallers {
 }
 
 impl Signals {
-    /// Reads `scrape`; latencies are taken from the increase since `before`.
+    /// Reads `families`; latencies are those since `before`.
     #[must_use]
-    pub fn read(node: &str, scrape: &Scrape, before: Option<&Scrape>) -> Signals {
-        let count = |name: &str, labels: &[(&str, &str)]| scrape.sum(name, labels) as u64;
+    pub fn read(node: &str, families: &Families, before: Option<&Histogram>) -> Signals {
+        let count = |name: &str, labels: &[(&str, &str)]| families.sum(name, labels) as u64;
         let nodes_where = |name: &str, is: fn(f64) -> bool| -> Vec<String> {
-            let found = scrape.samples(name).iter().filter(|one| is(one.value));
+            let found = families.series(name).iter().filter(|one| is(one.number()));
             found.filter_map(|one| one.label("node")).take(MOST_LISTED).map(short).collect()
         };
-        let build = scrape.samples("tidegate_build").first();
-        let config = scrape.samples("tidegate_config").first();
-        let ends = scrape.samples("tidegate_certificate_not_after_seconds").iter().take(MOST_LISTED);
+        let build = families.series("tidegate_build").first();
+        let config = families.series("tidegate_config").first();
+        let ends = families.series("tidegate_certificate_not_after_seconds").iter().take(MOST_LISTED);
         Signals {
             lost: false,
             node: node.to_owned(),
@@ -97,18 +97,18 @@ impl Signals {
             overloads: count("tidegate_overloads", &[]),
             stores_down: nodes_where("tidegate_store_up", |up| up == 0.0),
             breakers_open: nodes_where("tidegate_breaker_state", |state| state == 2.0),
-            store_p99_us: p99_us(scrape, before),
+            store_p99_us: p99_us(families, before),
             store_bytes: count("tidegate_store_memory_bytes", &[]),
             store_most_bytes: count("tidegate_store_memory_max_bytes", &[]),
             store_evicted: count("tidegate_store_evicted_keys", &[]),
             store_keys: count("tidegate_store_keys", &[]),
             evicted_spent: count("tidegate_cell_evictions", &[("reason", "spent")]),
-            reload_failed: scrape.get("tidegate_config_last_reload_success") == Some(0.0),
+            reload_failed: families.get("tidegate_config_last_reload_success") == Some(0.0),
             publish_failed: false,
             rules: config.and_then(|config| config.label("digest")).unwrap_or_default().to_owned(),
             version: 0,
             certificates: ends
-                .filter_map(|end| Some((end.label("listener")?.to_owned(), end.value as u64)))
+                .filter_map(|end| Some((end.label("listener")?.to_owned(), end.number() as u64)))
                 .collect(),
             callers: Vec::new(),
             alert: None,
@@ -123,17 +123,17 @@ fn short(name: &str) -> String {
 
 /// Each rule's decisions since the process started.
 #[must_use]
-pub fn rule_counts(scrape: &Scrape) -> Vec<RuleCounts> {
+pub fn rule_counts(families: &Families) -> Vec<RuleCounts> {
     let mut rules: Vec<RuleCounts> = Vec::new();
-    for sample in scrape.samples("tidegate_decisions") {
-        let label = |name| sample.label(name).unwrap_or_default();
+    for series in families.series("tidegate_decisions") {
+        let label = |name| series.label(name).unwrap_or_default();
         let (domain, rule) = (label("domain"), label("rule"));
         // The series of one rule are adjacent.
         if rules.last().is_none_or(|last| last.rule.domain != domain || last.rule.rule != rule) {
             rules.push(RuleCounts { rule: RuleName::new(domain, rule), ..RuleCounts::default() });
         }
         let Some(counts) = rules.last_mut() else { continue };
-        let value = sample.value as u64;
+        let value = series.number() as u64;
         counts.total += value;
         match label("result") {
             // A store that is too busy has its own alert, and says nothing about the rule.
@@ -147,18 +147,24 @@ pub fn rule_counts(scrape: &Scrape) -> Vec<RuleCounts> {
 }
 
 /// The upper bound of the bucket with the p99 of the store's decisions since `before`.
-fn p99_us(scrape: &Scrape, before: Option<&Scrape>) -> Option<f64> {
-    let buckets = |scrape: &Scrape| -> Vec<(f64, f64)> {
-        let own = |one: &&Sample| one.suffix == "_bucket" && one.label("op") == Some("decide");
-        let bound =
-            |one: &Sample| one.label("le").and_then(|bound| bound.parse().ok()).unwrap_or(f64::INFINITY);
-        let samples = scrape.samples("tidegate_store_duration_seconds").iter().filter(own);
-        samples.map(|one| (bound(one), one.value)).collect()
-    };
-    let (now, then) = (buckets(scrape), before.map(buckets).unwrap_or_default());
-    let since = |place: usize| now[place].1 - then.get(place).map_or(0.0, |(_, count)| *count);
-    let all = now.len().checked_sub(1).map(since).filter(|all| *all >= LEAST_CALLS)?;
-    let place = (0..now.len()).find(|place| since(*place) >= all * 0.99)?;
-    let bound = now[place].0;
-    Some(if bound.is_finite() { bound * 1e6 } else { now[place.saturating_sub(1)].0 * 1e6 })
+fn p99_us(families: &Families, before: Option<&Histogram>) -> Option<f64> {
+    let now = store_calls(families)?;
+    let then = |index: usize| before.and_then(|then| then.buckets.get(index)).map_or(0, |(_, count)| *count);
+    let counts = now.buckets.iter().enumerate().map(|(index, (_, count))| count.saturating_sub(then(index)));
+    let counts: Vec<u64> = counts.collect();
+    let all = Some(counts.iter().sum::<u64>() as f64).filter(|all| *all >= LEAST_CALLS)?;
+    let mut below = 0;
+    let index = counts.iter().position(|count| {
+        below += count;
+        below as f64 >= all * 0.99
+    })?;
+    let bound = |index: usize| now.buckets[index].0 * 1e6;
+    Some(if bound(index).is_finite() { bound(index) } else { bound(index.saturating_sub(1)) })
+}
+
+/// The durations of decisions by the store, since the process started.
+#[must_use]
+pub fn store_calls(families: &Families) -> Option<&Histogram> {
+    let mut durations = families.series("tidegate_store_duration_seconds").iter();
+    durations.find(|one| one.label("op") == Some("decide")).and_then(Series::histogram)
 }

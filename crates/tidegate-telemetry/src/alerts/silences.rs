@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::book::Alert;
+use super::active::Alert;
 use super::kinds::Kind;
 
 /// The most silences of a fleet: a node that knows of this many accepts no more. Of those added concurrently, or while the

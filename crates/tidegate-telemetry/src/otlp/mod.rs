@@ -14,9 +14,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use prost::Message as _;
+use tidegate_metrics::{Families, Family, Kind, Series};
 
-use crate::post::{Endpoint, PostError};
-use crate::scrape::{Family, MetricKind, Sample, Scrape};
+use crate::http_client::{ClientError, Endpoint};
 use proto::{CUMULATIVE, Data, KeyValue};
 pub use traces::{MOST_SPANS, Ratio, SpanQueue};
 
@@ -54,7 +54,7 @@ pub struct Exporter {
 
 impl Exporter {
     /// Sends what `read` returns at every interval. Runs until dropped.
-    pub async fn run_metrics<R: Future<Output = Scrape>>(
+    pub async fn run_metrics<R: Future<Output = Families>>(
         &self,
         every: Duration,
         read: impl Fn() -> R,
@@ -93,12 +93,12 @@ impl Exporter {
         }
     }
 
-    async fn post(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<(), PostError> {
+    async fn post(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<(), ClientError> {
         endpoint.post(PROTOBUF, &self.headers, Bytes::from(body), PATIENCE).await
     }
 
     /// Logs once per change of state.
-    fn note(&self, what: &'static str, state: &mut State, sent: Result<(), PostError>) {
+    fn note(&self, what: &'static str, state: &mut State, sent: Result<(), ClientError>) {
         match &sent {
             Ok(()) if state.is_failing => tracing::info!(what, "the OTLP receiver accepts exports again"),
             Err(error) if !state.is_failing => {
@@ -137,74 +137,63 @@ impl Identity {
 
 /// All metrics as one request.
 #[must_use]
-pub fn metrics(identity: &Identity, scrape: &Scrape, started_ns: u64, now_ns: u64) -> proto::Metrics {
-    let metrics = scrape.families.iter().map(|family| metric(family, started_ns, now_ns)).collect();
+pub fn metrics(identity: &Identity, families: &Families, started_ns: u64, now_ns: u64) -> proto::Metrics {
+    let metrics = families.all().iter().map(|family| metric(family, started_ns, now_ns)).collect();
     let scope_metrics = vec![proto::ScopeMetrics { scope: identity.scope(), metrics }];
     let resource = identity.resource();
     proto::Metrics { resource_metrics: vec![proto::ResourceMetrics { resource, scope_metrics }] }
 }
 
 fn metric(family: &Family, started_ns: u64, now_ns: u64) -> proto::Metric {
-    let point = |sample: &Sample| proto::NumberPoint {
+    let point = |series: &Series| proto::NumberPoint {
         start_time_unix_nano: started_ns,
         time_unix_nano: now_ns,
-        as_double: Some(sample.value),
-        attributes: attributes(sample),
+        as_double: Some(series.number()),
+        attributes: attributes(series),
     };
-    let points = || family.samples.iter().map(point).collect();
+    let points = || family.series.iter().map(point).collect();
     let data = match family.kind {
-        MetricKind::Counter => {
+        Kind::Counter => {
             let (data_points, aggregation_temporality) = (points(), CUMULATIVE);
             Data::Sum(proto::Sum { data_points, aggregation_temporality, is_monotonic: true })
         }
-        MetricKind::Gauge | MetricKind::Info => Data::Gauge(proto::Gauge { data_points: points() }),
-        MetricKind::Histogram => Data::Histogram(histogram(family, started_ns, now_ns)),
+        Kind::Gauge | Kind::Info => Data::Gauge(proto::Gauge { data_points: points() }),
+        Kind::Histogram => Data::Histogram(histogram(family, started_ns, now_ns)),
     };
-    let unit = match family.name.rsplit('_').next() {
+    let unit = match family.unit() {
         Some("seconds") => "s",
         Some("bytes") => "By",
         _ => "",
     };
     // The same name as in Prometheus, so that one query finds both.
-    let name =
-        if family.kind == MetricKind::Info { format!("{}_info", family.name) } else { family.name.clone() };
-    proto::Metric { name, description: family.help.clone(), unit: unit.to_owned(), data: Some(data) }
+    let name = if family.kind == Kind::Info { family.sample_name() } else { family.name.clone() };
+    proto::Metric { name, description: family.help.to_owned(), unit: unit.to_owned(), data: Some(data) }
 }
 
-/// Prometheus buckets are cumulative; OTLP's are not.
 fn histogram(family: &Family, started_ns: u64, now_ns: u64) -> proto::Histogram {
-    let mut points: Vec<proto::HistogramPoint> = Vec::new();
-    for sample in &family.samples {
-        let attributes = attributes(sample);
-        let known = points.iter().position(|point| point.attributes == attributes);
-        let place = known.unwrap_or_else(|| {
-            points.push(proto::HistogramPoint {
-                start_time_unix_nano: started_ns,
-                time_unix_nano: now_ns,
-                attributes,
-                ..proto::HistogramPoint::default()
-            });
-            points.len() - 1
-        });
-        let point = &mut points[place];
-        match sample.suffix.as_str() {
-            "_sum" => point.sum = Some(sample.value),
-            "_count" => point.count = sample.value as u64,
-            _ => {
-                let below: u64 = point.bucket_counts.iter().sum();
-                point.bucket_counts.push((sample.value as u64).saturating_sub(below));
-                point.explicit_bounds.extend(
-                    sample.label("le").and_then(|bound| bound.parse::<f64>().ok()).filter(|b| b.is_finite()),
-                );
-            }
-        }
-    }
-    proto::Histogram { data_points: points, aggregation_temporality: CUMULATIVE }
+    let point = |series: &Series| {
+        let histogram = series.histogram()?;
+        Some(proto::HistogramPoint {
+            start_time_unix_nano: started_ns,
+            time_unix_nano: now_ns,
+            attributes: attributes(series),
+            sum: Some(histogram.sum),
+            count: histogram.count(),
+            bucket_counts: histogram.buckets.iter().map(|(_, count)| *count).collect(),
+            explicit_bounds: histogram
+                .buckets
+                .iter()
+                .map(|(bound, _)| *bound)
+                .filter(|b| b.is_finite())
+                .collect(),
+        })
+    };
+    let data_points = family.series.iter().filter_map(point).collect();
+    proto::Histogram { data_points, aggregation_temporality: CUMULATIVE }
 }
 
-fn attributes(sample: &Sample) -> Vec<KeyValue> {
-    let own = sample.labels.iter().filter(|(name, _)| name != "le");
-    own.map(|(name, value)| KeyValue::text(name, value)).collect()
+fn attributes(series: &Series) -> Vec<KeyValue> {
+    series.labels.iter().map(|(name, value)| KeyValue::text(name, value.as_str())).collect()
 }
 
 #[cfg(test)]
@@ -212,10 +201,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_count_their_own_and_the_last_has_no_bound() {
-        let text = "# TYPE t_s histogram\nt_s_sum{a=\"1\"} 3.5\nt_s_count{a=\"1\"} 7\nt_s_bucket{le=\"1.0\",a=\"1\"} 2\n\
-                    t_s_bucket{le=\"5.0\",a=\"1\"} 6\nt_s_bucket{le=\"+Inf\",a=\"1\"} 7\n";
-        let made = histogram(&Scrape::parse(text).families[0], 1, 2);
+    fn histogram_buckets_count_their_own_and_the_last_has_no_bound() {
+        let mut families = Families::default();
+        let buckets = vec![(1.0, 2), (5.0, 4), (f64::INFINITY, 1)];
+        let took = tidegate_metrics::Histogram { sum: 3.5, buckets, exemplars: Vec::new() };
+        families.histograms("t_seconds", "").add([("a", "1".into())], took);
+        let made = histogram(&families.all()[0], 1, 2);
         assert_eq!(made.data_points.len(), 1);
         let point = &made.data_points[0];
         assert_eq!((point.count, point.sum), (7, Some(3.5)));

@@ -4,8 +4,8 @@
 //! The fuzz target `alert_records` finds inputs by what they reach; here they are true ones with a few bytes changed.
 
 use tidegate_telemetry::alerts::{
-    Alert, Book, Counts, Detector, MOST_SILENCES, Minute, OthersHeard, RuleName, Signals, Silence, Silences,
-    Telling, Thresholds,
+    ActiveAlerts, Alert, Counts, Detector, MOST_SILENCES, Minute, OthersHeard, RuleName, Sender, Signals,
+    Silence, Silences, Thresholds,
 };
 
 const NOW_S: u64 = 1_800_000_000;
@@ -34,12 +34,12 @@ pub(crate) fn read_as_each(bytes: &[u8]) {
     }
 
     // What another node says of itself, seen twice, and then no more.
-    let mut book = Book::new("http://127.0.0.1");
+    let mut book = ActiveAlerts::new("http://127.0.0.1");
     if let Ok(theirs) = serde_json::from_slice::<Signals>(bytes) {
         let nodes = [Signals::default(), theirs];
         for (now_s, heard) in [(NOW_S, 2), (NOW_S + 20, 2), (NOW_S + 10_000, 1)] {
             let found = detector.look(now_s, &nodes[..heard], OthersHeard::Yes);
-            book.step(now_s, found, &[], Telling::Ours);
+            book.step(now_s, found, &[], Sender::ThisNode);
         }
     }
     if let Ok(told) = serde_json::from_slice::<Vec<Alert>>(bytes) {
@@ -47,7 +47,7 @@ pub(crate) fn read_as_each(bytes: &[u8]) {
         book.take_over(NOW_S, told);
         for now_s in [NOW_S, NOW_S + 10, NOW_S + 10_000] {
             let found = detector.look(now_s, &[Signals::default()], OthersHeard::Yes);
-            book.step(now_s, found, &[], Telling::Ours);
+            book.step(now_s, found, &[], Sender::ThisNode);
         }
     }
     assert!(serde_json::to_vec(&book.told(200)).is_ok());

@@ -5,9 +5,10 @@ use std::net::{TcpListener, UdpSocket};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tidegate_telemetry::alerts::{Alert, Courier, Kind, Notice, Payload, Receiver, Severity, signature};
+use tidegate_metrics::Families;
+use tidegate_telemetry::alerts::{Alert, Kind, Notice, Payload, Receiver, Severity, WebhookQueue, signature};
 use tidegate_telemetry::statsd::{Before, Lines, Statsd};
-use tidegate_telemetry::{Endpoint, Plaintext, Scrape};
+use tidegate_telemetry::{Endpoint, Plaintext};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -20,11 +21,14 @@ fn counters_reach_a_udp_receiver_in_packets_that_fit() {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     let statsd = Statsd::new(receiver.local_addr().unwrap(), Lines::default()).unwrap();
-    let text: String = (0..100)
-        .map(|n| format!("tidegate_hits_total{{domain=\"api\",rule=\"r{n}\",stat=\"over_limit\"}} {n}\n"))
-        .collect();
-    let scrape = Scrape::parse(&format!("# TYPE tidegate_hits counter\n{text}"));
-    runtime().block_on(statsd.send(&scrape, &mut Before::default()));
+    let mut families = Families::default();
+    let hits = families.counters("hits", "");
+    for n in 0..100 {
+        let labels =
+            [("domain", "api".into()), ("rule", format!("r{n}").into()), ("stat", "over_limit".into())];
+        hits.add(labels, n);
+    }
+    runtime().block_on(statsd.send(&families, &mut Before::default()));
     // r0 counted nothing: 99 rules, two lines each.
     let (mut lines, mut packet) = (Vec::new(), [0; 65_536]);
     while lines.len() < 198 {
@@ -40,8 +44,9 @@ fn counters_reach_a_udp_receiver_in_packets_that_fit() {
 fn nobody_listening_to_udp_costs_nothing() {
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let statsd = Statsd::new(gone, Lines::default()).unwrap();
-    let scrape = Scrape::parse("# TYPE tidegate_store_errors counter\ntidegate_store_errors_total 5\n");
-    (0..10).for_each(|_| runtime().block_on(statsd.send(&scrape, &mut Before::default())));
+    let mut families = Families::default();
+    families.counter("store_errors", "", 5);
+    (0..10).for_each(|_| runtime().block_on(statsd.send(&families, &mut Before::default())));
 }
 
 /// A webhook that answers with each of `statuses` in turn, and passes on every request, head and body.
@@ -88,15 +93,15 @@ fn begun(subject: &str) -> Notice {
     })
 }
 
-fn courier(url: &str) -> Courier {
+fn courier(url: &str) -> WebhookQueue {
     let endpoint = Endpoint::new(url, None, Plaintext::Loopback).unwrap();
     let secret = Some(b"secret".as_slice().into());
-    Courier::new(Receiver { endpoint, secret, payload: Payload::Json }, "node-a")
+    WebhookQueue::new(Receiver { endpoint, secret, payload: Payload::Json }, "node-a")
 }
 
 /// Runs the courier until `requests` has received as many as there are statuses.
 fn deliver(
-    courier: &Courier,
+    courier: &WebhookQueue,
     requests: mpsc::Receiver<(String, Vec<u8>)>,
     count: usize,
 ) -> Vec<(String, Vec<u8>)> {

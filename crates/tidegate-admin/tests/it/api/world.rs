@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidegate_access::{SecretDigest, TokenSource};
 use tidegate_admin::{
-    Admin, Alone, ConfiguredToken, Control, ControlConfig, DecisionLog, DecisionLogConfig, Exposition,
-    Metrics, RuleSource, StoreUsage,
+    Admin, Alone, ConfiguredToken, ControlConfig, ControlPlane, DecisionLog, DecisionLogConfig, EventCounts,
+    RuleSource,
 };
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig};
+use tidegate_metrics::{Metrics, Registry, StoreUsage};
 use tidegate_rules::{Format, RuleSet, Source, Timestamp};
 use tidegate_rulestore::{
     Actor, Document, DocumentSet, Grant, NewToken, Origin, Publication, Role, RuleStore, TokenKind,
@@ -42,7 +43,6 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) store: RuleStore,
-    metrics: Arc<Metrics>,
     tokens: Arc<TokenSource>,
     longest_turn: Arc<AtomicU64>,
     runtime: Runtime,
@@ -68,15 +68,19 @@ impl Node {
 
     /// A node that keeps every decision, in clear.
     pub(crate) fn keeping_decisions() -> Node {
-        let node = Node::start();
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("rules.db").display());
         let clear = tidegate_admin::Clear::All;
         let config = DecisionLogConfig { admissions_one_in: Some(1), clear, ..DecisionLogConfig::default() };
         let log = DecisionLog::open(config, Arc::new(SystemClock::new())).unwrap();
-        node.metrics.keep_decisions(Arc::new(log));
-        node
+        Node::start_with(&url, RuleSource::Database, dir, Some(Arc::new(log)))
     }
 
     pub(crate) fn on(url: &str, source: RuleSource, dir: TempDir) -> Node {
+        Node::start_with(url, source, dir, None)
+    }
+
+    fn start_with(url: &str, source: RuleSource, dir: TempDir, log: Option<Arc<DecisionLog>>) -> Node {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let store = runtime.block_on(async { RuleStore::open(&url.parse().unwrap()).unwrap() });
@@ -88,6 +92,9 @@ impl Node {
             }
         });
         let metrics = Arc::new(Metrics::new());
+        if let Some(log) = &log {
+            metrics.pass_decisions_to(log.clone());
+        }
         let rules = match files {
             true => RuleSet::compile(&[Source::new("rules.yaml", RULES)], Format::Native).unwrap(),
             false => RuleSet::default(),
@@ -97,9 +104,12 @@ impl Node {
         std::fs::write(dir.path().join("tokens"), "").unwrap();
         let tokens = Arc::new(TokenSource::load(Vec::new(), Some(dir.path().join("tokens"))).unwrap());
         let own_tokens = tokens.clone();
+        let event_counts = Arc::<EventCounts>::default();
         let config = |store| ControlConfig {
             limiter: limiter.clone(),
             metrics: metrics.clone(),
+            decisions: log,
+            event_counts: event_counts.clone(),
             store: Some(store),
             source,
             fleet: Arc::new(Alone::default()),
@@ -117,7 +127,6 @@ impl Node {
             other_shards: Arc::new(Vec::new),
             busy: Arc::new(|| 0.0),
         };
-        let own_metrics = metrics.clone();
         let admin = Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = admin.address();
         let (stop, stopped) = oneshot::channel();
@@ -125,10 +134,11 @@ impl Node {
         // As in the binary: one thread for the whole control plane.
         let control_thread = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let own_store = control_thread.block_on(async { RuleStore::open(&url.parse().unwrap()).unwrap() });
-        let control = Control::new(config(own_store));
+        let control = ControlPlane::new(config(own_store));
         if files {
-            control.take_files(vec![(Source::new("rules.yaml", RULES), Format::Native)]).unwrap();
+            control.rules().take_files(vec![(Source::new("rules.yaml", RULES), Format::Native)]).unwrap();
         }
+        let registry = Registry::new(metrics).with(move || event_counts.clone());
         let longest_turn = Arc::new(AtomicU64::new(0));
         let turns = longest_turn.clone();
         let thread = std::thread::spawn(move || {
@@ -138,7 +148,7 @@ impl Node {
                 ready.send(()).unwrap();
                 let maintaining = tokio::spawn(control.clone().maintain());
                 let stopped = async { drop(stopped.await) };
-                admin.serve_with(Exposition::new(metrics), control, stopped).await.unwrap();
+                admin.serve_with(registry, control, stopped).await.unwrap();
                 maintaining.abort();
             });
         });
@@ -147,7 +157,6 @@ impl Node {
             address,
             limiter,
             store,
-            metrics: own_metrics,
             tokens,
             longest_turn,
             runtime,

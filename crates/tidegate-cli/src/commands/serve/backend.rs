@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_admin::{Metrics, StoreUsage};
 use tidegate_core::Micros;
 use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioRuntime, prober_thread};
+use tidegate_metrics::{Metrics, StoreUsage};
 #[cfg(test)]
 use tidegate_store::Clock;
 use tidegate_store::{MemoryConfig, MemoryStore, Store};

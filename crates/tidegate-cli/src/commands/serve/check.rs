@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use tidegate_access::Offers;
-use tidegate_admin::{Metrics, RuleSource};
+use tidegate_admin::RuleSource;
+use tidegate_metrics::Metrics;
 use tidegate_rules::RuleSet;
 
 use super::backend::Backend;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_access::TokenSource;
-use tidegate_admin::{Alone, Control, ControlConfig, Fleet, Metrics, RuleSource};
+use tidegate_admin::{Alone, ControlConfig, ControlPlane, DecisionLog, EventCounts, Fleet, RuleSource};
 use tidegate_limiter::Limiter;
+use tidegate_metrics::Metrics;
 use tidegate_rules::{RuleSet, Source, Timestamp};
 use tidegate_rulestore::{Actor, DatabaseUrl, DocumentSet, Error, Grant, Kind, Publication, Role, RuleStore};
 use tidegate_store::{Clock, SystemClock};
@@ -130,6 +131,8 @@ pub(super) fn first_rules(settings: &Settings, has_database: bool) -> Result<Loa
 pub(super) struct ControlParts<'p> {
     pub(super) limiter: &'p Arc<Limiter>,
     pub(super) metrics: &'p Arc<Metrics>,
+    pub(super) decisions: Option<&'p Arc<DecisionLog>>,
+    pub(super) event_counts: &'p Arc<EventCounts>,
     pub(super) database: Option<&'p RuleStore>,
     pub(super) backend: &'p Backend,
     pub(super) busy: &'p Arc<BusyRatio>,
@@ -138,16 +141,18 @@ pub(super) struct ControlParts<'p> {
     pub(super) clock: &'p Arc<dyn Clock>,
 }
 
-pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Control> {
+pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<ControlPlane> {
     let (backend, busy) = (parts.backend.clone(), parts.busy.clone());
     let shards = parts.backend.clone();
     let fleet: Arc<dyn Fleet> = match parts.fleet {
         Some(fleet) => fleet.clone(),
         None => Arc::new(Alone::default()),
     };
-    Control::new(ControlConfig {
+    ControlPlane::new(ControlConfig {
         limiter: parts.limiter.clone(),
         metrics: parts.metrics.clone(),
+        decisions: parts.decisions.cloned(),
+        event_counts: parts.event_counts.clone(),
         store: parts.database.cloned(),
         source: settings.control.source.clone(),
         fleet,

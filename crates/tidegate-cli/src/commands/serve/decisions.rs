@@ -1,11 +1,11 @@
 //! Opens the decision log, if configured.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_admin::{DecisionLog, Metrics};
+use tidegate_admin::DecisionLog;
 use tidegate_core::Micros;
+use tidegate_metrics::Metrics;
 use tidegate_store::{Record, SystemClock};
 use tokio::time::sleep;
 
@@ -21,8 +21,12 @@ const TRIES: u32 = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
 /// Starts the decision log, if configured.
-pub(super) async fn keep(settings: &Settings, metrics: &Metrics, backend: &Backend) -> Result<(), Failure> {
-    let Some(mut config) = settings.decision_log.clone() else { return Ok(()) };
+pub(super) async fn keep(
+    settings: &Settings,
+    metrics: &Metrics,
+    backend: &Backend,
+) -> Result<Option<Arc<DecisionLog>>, Failure> {
+    let Some(mut config) = settings.decision_log.clone() else { return Ok(None) };
     let file = config.file.as_ref().map(|file| file.path.display().to_string()).unwrap_or_default();
     // Nodes that sign leases with one secret also hash callers with it.
     let shared = settings.store.lease_secret.as_ref();
@@ -35,15 +39,16 @@ pub(super) async fn keep(settings: &Settings, metrics: &Metrics, backend: &Backe
         Failure::new(format!("cannot write decisions to {file}: {error}"))
             .hint("`decision_log.file.path` names a file in a folder that exists and can be written to")
     })?;
-    metrics.keep_decisions(Arc::new(log));
-    Ok(())
+    let log = Arc::new(log);
+    metrics.pass_decisions_to(log.clone());
+    Ok(Some(log))
 }
 
 /// The secret that the fleet keeps in the store: the first node writes it, the others read it.
 async fn fleets_secret(backend: &Backend) -> Option<String> {
-    let random: Vec<String> =
-        (0..4).map(|n: u64| format!("{:016x}", RandomState::new().hash_one(n))).collect();
-    let (store, own) = (backend.store(), random.concat());
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).ok()?;
+    let (store, own) = (backend.store(), hex::encode(random));
     for _ in 0..TRIES {
         let record = Record { name: RECORD, value: own.as_bytes() };
         match store.put_record(record, KEPT).answer().await {

@@ -56,13 +56,12 @@ impl Seal {
 
     /// The signature of these parts, in hex.
     pub(super) fn signature(&self, purpose: Purpose<'_>, parts: &[&[u8]]) -> String {
-        let bytes = self.mac(purpose, parts).finalize().into_bytes();
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(self.mac(purpose, parts).finalize().into_bytes())
     }
 
     /// Whether this is the signature of these parts, in hex.
     pub(super) fn is_valid(&self, purpose: Purpose<'_>, parts: &[&[u8]], signature: &[u8]) -> bool {
-        unhex(signature).is_some_and(|bytes| self.mac(purpose, parts).verify_slice(&bytes).is_ok())
+        hex::decode(signature).is_ok_and(|bytes| self.mac(purpose, parts).verify_slice(&bytes).is_ok())
     }
 
     fn mac(&self, purpose: Purpose<'_>, parts: &[&[u8]]) -> Hmac<Sha256> {
@@ -87,15 +86,6 @@ impl Seal {
 
 fn keyed(secret: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(secret).expect("HMAC takes keys of any length")
-}
-
-fn unhex(text: &[u8]) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let pair = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(high)? << 4 | digit(low)?),
-        _ => None,
-    };
-    text.chunks(2).map(pair).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_http::identity::{Identity, keep_jwks_fresh};
 use tidegate_limiter::TokioRuntime;
-use tidegate_server::proxy::fetch;
+use tidegate_telemetry::{Endpoint, Plaintext};
 
 /// The timeout of a fetch; after a failure the old keys stay in use.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,7 +26,11 @@ pub(super) async fn keep_fresh(identity: Arc<Identity>) {
     };
     let get = |url: &str| {
         let url = url.to_owned();
-        async move { fetch(&url, PATIENCE, MOST_BYTES).await.map_err(|error| error.to_string()) }
+        async move {
+            let there = Endpoint::new(&url, None, Plaintext::Anywhere).map_err(|error| error.to_string())?;
+            let keys = there.get(PATIENCE, MOST_BYTES).await.map_err(|error| error.to_string())?;
+            Ok(keys.into())
+        }
     };
     keep_jwks_fresh(identity, Arc::new(TokioRuntime), get, told).await;
 }

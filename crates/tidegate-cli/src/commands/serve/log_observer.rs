@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_admin::Metrics;
 use tidegate_core::Micros;
 use tidegate_limiter::{
     BreakerState, Decided, LateCall, Observer, Overload, RequestResult, RuleResult, RuleWatcher, Settled,
     Source, StoreCall, Traced, Transport,
 };
+use tidegate_metrics::Metrics;
 use tidegate_rules::{Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 use tidegate_telemetry::SpanQueue;

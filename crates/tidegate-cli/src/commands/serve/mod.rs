@@ -2,6 +2,7 @@
 //!
 //! The data plane has its own threads. This thread runs the control plane: signals, reloads, sweeps, metrics.
 
+mod alert_watcher;
 mod announce;
 mod backend;
 mod busy;
@@ -9,7 +10,6 @@ mod check;
 mod control_plane;
 mod data_plane;
 mod decisions;
-mod exposition;
 mod fleet_seal;
 mod jwks;
 mod log_observer;
@@ -18,10 +18,10 @@ mod open_files;
 mod open_listeners;
 mod outgoing;
 mod redis_fleet;
+mod registry;
 mod reloader;
 mod secrets;
 mod signals;
-mod watchman;
 
 use std::io;
 use std::process::ExitCode;
@@ -30,8 +30,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_access::{Offers, TokenSource};
-use tidegate_admin::{Admin, Metrics, RuleSource};
+use tidegate_admin::{Admin, DecisionLogMetrics, EventCounts, RuleSource};
 use tidegate_limiter::{Limiter, LimiterConfig};
+use tidegate_metrics::{Metrics, RefusedLogins};
 use tidegate_server::runtime::DataPlane;
 use tidegate_store::{Clock, SystemClock};
 use tokio::sync::oneshot;
@@ -46,6 +47,7 @@ use crate::rules::LoadedRules;
 use crate::settings::{Settings, StoreSettings, shows_a_password};
 use crate::unread::Surfaces;
 use crate::{clock, logging};
+use alert_watcher::AlertWatcher;
 use backend::Backend;
 use busy::BusyRatio;
 use control_plane::ControlParts;
@@ -59,7 +61,6 @@ use redis_fleet::RedisFleet;
 use reloader::Reloader;
 use secrets::Reloads;
 use signals::{Hangups, StopSignals};
-use watchman::Watchman;
 
 pub(crate) use check::check;
 
@@ -116,7 +117,8 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     if settings.store.required {
         backend.check(&settings.store.url).await?;
     }
-    decisions::keep(&settings, &metrics, &backend).await?;
+    let log = decisions::keep(&settings, &metrics, &backend).await?;
+    let event_counts = Arc::<EventCounts>::default();
     let outgoing = Outgoing::new(&settings.telemetry.check()?, settings.control.node.clone(), &metrics)?;
     let observer = Arc::new(LogObserver::new(metrics.clone()).with_spans(outgoing.spans.clone()));
     let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());
@@ -133,6 +135,8 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     let parts = ControlParts {
         limiter: &limiter,
         metrics: &metrics,
+        decisions: log.as_ref(),
+        event_counts: &event_counts,
         database: database.as_ref(),
         backend: &backend,
         busy: &busy,
@@ -142,7 +146,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     };
     let control = control_plane::control(&settings, &parts);
     let files = begin_with.files.len();
-    control.began_with(begin_with.files);
+    control.rules().began_with(begin_with.files);
     if !control.start().await && limiter.snapshot().rules().rules().len() == 0 {
         tracing::error!("no rules: neither the database nor another node has any yet");
     }
@@ -172,28 +176,32 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     tracing::info!(store, rules = limiter.snapshot().rules().rules().len(), files, "serving");
 
     let (stop_admin, admin_stops) = oneshot::channel::<()>();
-    let mut exposition = exposition::gather(&metrics, &backend, &plane, limiters, &busy);
+    let mut registry = registry::gather(&metrics, &backend, &plane, limiters, &busy);
     if let Some(shedder) = shedder {
-        exposition = exposition.with_shedding(move || shedder.stats());
+        registry = registry.with(move || shedder.stats());
     }
-    exposition = exposition.with_refused_logins(move || {
+    if let Some(log) = log.clone() {
+        registry = registry.with(move || DecisionLogMetrics(log.stats()));
+    }
+    registry = registry.with(move || event_counts.clone()).with(move || {
         let tokens = access.as_ref().map(|access| ("http_grpc", access.refused()));
-        tokens.into_iter().chain(logins.as_ref().map(|logins| ("resp", logins.refused()))).collect()
+        let logins = logins.as_ref().map(|logins| ("resp", logins.refused()));
+        RefusedLogins(tokens.into_iter().chain(logins).collect())
     });
-    exposition = exposition::with_surroundings(exposition, upstreams, reloads.tls.clone(), repeats.clone());
+    registry = registry::with_surroundings(registry, upstreams, reloads.tls.clone(), repeats.clone());
     let mut background = JoinSet::new();
     let one_in = settings.decision_log.as_ref().and_then(|log| log.admissions_one_in).unwrap_or(1);
-    let watchman = settings.alerts.check()?.map(|alerts| {
-        Watchman::new(&alerts, &settings.control.node, &backend, control.clone(), one_in, clock)
+    let alert_watcher = settings.alerts.check()?.map(|alerts| {
+        AlertWatcher::new(&alerts, &settings.control.node, &backend, control.clone(), one_in, clock)
     });
-    let exposition = outgoing.start(exposition, watchman, &mut background);
+    let registry = outgoing.start(registry, alert_watcher, &mut background);
     background.spawn(repeats.tell());
     background.spawn(reloads.run(hangups.reader()));
     let serving_control = control.clone();
     let serving_admin = tokio::spawn(async move {
         if let Some(admin) = admin {
             let stopped = async { drop(admin_stops.await) };
-            admin.serve_with(exposition, serving_control, stopped).await.expect("the listener is ours");
+            admin.serve_with(registry, serving_control, stopped).await.expect("the listener is ours");
         }
     });
     identities.into_iter().for_each(|identity| drop(background.spawn(jwks::keep_fresh(identity))));
@@ -233,7 +241,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         let _ = tokio::time::timeout(LEAVE_WITHIN, leaving.shutdown()).await;
         // Stop the database's followers before the database: they would report its end as a failure.
         background.shutdown().await;
-        if !metrics.flush_decisions(DECISIONS_WRITTEN_WITHIN) {
+        if log.as_ref().is_some_and(|log| !log.flush(DECISIONS_WRITTEN_WITHIN)) {
             tracing::warn!("the last decisions could not be written to the decision log");
         }
         if let Some(database) = database {

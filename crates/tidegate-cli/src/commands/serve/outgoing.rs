@@ -1,17 +1,18 @@
-//! Exports of the server: StatsD, OTLP, and alerts, which [`Watchman`] detects. All on the control plane's thread.
+//! Exports of the server: StatsD, OTLP, and alerts, which [`AlertWatcher`] detects. All on the control plane's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_admin::{Exposition, Format, Metrics, at_low_priority};
+use tidegate_admin::at_low_priority;
+use tidegate_metrics::{Families, LostExports, Metrics, Registry};
 use tidegate_store::{Clock as _, SystemClock};
+use tidegate_telemetry::SpanQueue;
 use tidegate_telemetry::otlp::{Exporter, Identity};
 use tidegate_telemetry::statsd::Statsd;
-use tidegate_telemetry::{Scrape, SpanQueue};
 use tokio::task::JoinSet;
 
-use super::watchman::Watchman;
+use super::alert_watcher::AlertWatcher;
 use crate::failure::Failure;
 use crate::settings::telemetry::{OtlpSettings, StatsdSettings, TelemetrySettings};
 
@@ -44,52 +45,48 @@ impl Outgoing {
         Ok(Outgoing { statsd, otlp: settings.otlp.clone(), spans, node })
     }
 
-    /// Starts the exports of `exposition` and, if alerts are enabled, the watchman.
+    /// Starts the exports of `registry` and, if alerts are enabled, the alert_watcher.
     pub(super) fn start(
         self,
-        exposition: Exposition,
-        watchman: Option<Watchman>,
+        registry: Registry,
+        alert_watcher: Option<AlertWatcher>,
         background: &mut JoinSet<()>,
-    ) -> Arc<Exposition> {
+    ) -> Arc<Registry> {
         let failed_metrics = Arc::new(AtomicU64::new(0));
-        let mut exposition = self.with_losses(exposition, failed_metrics.clone());
-        if let Some(watchman) = &watchman {
-            exposition = exposition.with_alerts(watchman.stats());
+        let mut registry = self.with_losses(registry, failed_metrics.clone());
+        if let Some(alert_watcher) = &alert_watcher {
+            registry = registry.with(alert_watcher.stats());
         }
-        let exposition = Arc::new(exposition);
-        self.start_exports(&exposition, failed_metrics, background);
-        if let Some(watchman) = watchman {
-            background.spawn(watchman.deliver());
-            background.spawn(watchman.run(exposition.clone()));
+        let registry = Arc::new(registry);
+        self.start_exports(&registry, failed_metrics, background);
+        if let Some(alert_watcher) = alert_watcher {
+            background.spawn(alert_watcher.deliver());
+            background.spawn(alert_watcher.run(registry.clone()));
         }
-        exposition
+        registry
     }
 
     /// Adds the counts of lost exports; none if nothing is exported.
-    fn with_losses(&self, exposition: Exposition, failed_metrics: Arc<AtomicU64>) -> Exposition {
+    fn with_losses(&self, registry: Registry, failed_metrics: Arc<AtomicU64>) -> Registry {
         let statsd = self.statsd.as_ref().map(|(statsd, _)| statsd.dropped());
         let spans = self.spans.clone();
         if statsd.is_none() && spans.is_none() {
-            return exposition;
+            return registry;
         }
-        exposition.with_exports(move || {
+        registry.with(move || {
             let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
             let statsd = statsd.as_ref().map(|dropped| ("statsd", read(dropped)));
             let otlp = spans.as_ref();
             let metrics = otlp.map(|_| ("otlp_metrics", read(&failed_metrics)));
-            statsd.into_iter().chain(metrics).chain(otlp.map(|spans| ("otlp_traces", spans.lost()))).collect()
+            let traces = otlp.map(|spans| ("otlp_traces", spans.lost()));
+            LostExports(statsd.into_iter().chain(metrics).chain(traces).collect())
         })
     }
 
-    fn start_exports(
-        self,
-        exposition: &Arc<Exposition>,
-        failed: Arc<AtomicU64>,
-        background: &mut JoinSet<()>,
-    ) {
+    fn start_exports(self, registry: &Arc<Registry>, failed: Arc<AtomicU64>, background: &mut JoinSet<()>) {
         if let Some((statsd, every)) = self.statsd {
-            let exposition = exposition.clone();
-            background.spawn(statsd.run(every, move || counted(&exposition)));
+            let registry = registry.clone();
+            background.spawn(statsd.run(every, move || counted(&registry)));
         }
         if let (Some(otlp), Some(spans)) = (self.otlp, self.spans) {
             let exporter = Arc::new(Exporter {
@@ -103,9 +100,9 @@ impl Outgoing {
                 started_ns: now_ns(),
                 failed,
             });
-            let (metrics, exposition) = (exporter.clone(), exposition.clone());
+            let (metrics, registry) = (exporter.clone(), registry.clone());
             background.spawn(async move {
-                metrics.run_metrics(otlp.metrics_every, move || all(&exposition), now_ns).await;
+                metrics.run_metrics(otlp.metrics_every, move || all(&registry), now_ns).await;
             });
             background.spawn(async move { exporter.run_traces(&spans).await });
         }
@@ -113,15 +110,15 @@ impl Outgoing {
 }
 
 /// The current non-zero counters, for summing up. Read every few seconds: with ten thousand rules that takes long.
-pub(super) fn counted(exposition: &Arc<Exposition>) -> impl Future<Output = Scrape> + Send + use<> {
-    let exposition = exposition.clone();
-    at_low_priority(move || Scrape::parse_counted(&exposition.text(Format::OpenMetrics)))
+pub(super) fn counted(registry: &Arc<Registry>) -> impl Future<Output = Families> + Send + use<> {
+    let registry = registry.clone();
+    at_low_priority(move || registry.read_without_zeros())
 }
 
 /// All metrics, now.
-fn all(exposition: &Arc<Exposition>) -> impl Future<Output = Scrape> + Send + use<> {
-    let exposition = exposition.clone();
-    at_low_priority(move || Scrape::parse(&exposition.text(Format::OpenMetrics)))
+fn all(registry: &Arc<Registry>) -> impl Future<Output = Families> + Send + use<> {
+    let registry = registry.clone();
+    at_low_priority(move || registry.read())
 }
 
 fn now_ns() -> u64 {

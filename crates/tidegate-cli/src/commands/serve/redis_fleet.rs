@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_admin::{
     CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, HistoryChunk,
-    HistoryRow, MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, WHOLE_SET,
-    at_low_priority, without_replaced,
+    HistoryRow, MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeStatus, NoteFuture, PublishedSet, Resolution,
+    WHOLE_SET, at_low_priority, without_replaced,
 };
 use tidegate_store::{Clock, StoreError};
 use tidegate_store_redis::{
@@ -151,7 +151,7 @@ impl RedisFleet {
             return Some(found);
         }
         let notes = self.known_nodes().await.unwrap_or_default();
-        let knows = |note: &NodeNote| note.serial > 0 && note.lineage == lineage;
+        let knows = |note: &NodeStatus| note.serial > 0 && note.lineage == lineage;
         notes.iter().any(knows).then_some(found)
     }
 
@@ -293,24 +293,24 @@ impl Fleet for RedisFleet {
         })
     }
 
-    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
+    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeStatus>> {
         Box::pin(async {
             let notes = self.store.notes().await.map_err(failed)?;
             let read = |told: LimiterNote| {
                 let (id, last_seen_ms) = (format!("{:016x}", told.member), told.age_us / 1_000);
-                let note = NodeNote::read(&told.note);
+                let note = NodeStatus::read(&told.note);
                 let note = match self.has_signed(Purpose::Note, &told.note) {
                     true => note,
                     false => note.unsigned(),
                 };
-                NodeNote { id, last_seen_ms, lost: told.lost, ..note }
+                NodeStatus { id, last_seen_ms, lost: told.lost, ..note }
             };
             Ok(without_replaced(notes.into_iter().map(read).collect()))
         })
     }
 
-    fn announce(&self, note: &NodeNote) {
-        let note = NodeNote { serial: self.latest.load(Ordering::Relaxed), ..note.clone() };
+    fn announce(&self, note: &NodeStatus) {
+        let note = NodeStatus { serial: self.latest.load(Ordering::Relaxed), ..note.clone() };
         self.store.announce(self.signed(Purpose::Note, serde_json::to_vec(&note).unwrap_or_default()));
     }
 

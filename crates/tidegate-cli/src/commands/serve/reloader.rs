@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tidegate_admin::{Control, at_low_priority};
+use tidegate_admin::{ControlPlane, at_low_priority};
 use tidegate_limiter::Limiter;
 use tidegate_rules::{Diagnostics, Format, Severity, Source};
 use tokio::sync::mpsc;
@@ -20,7 +20,7 @@ pub(super) struct Reloader {
     surfaces: Surfaces,
     watch: Watch,
     limiter: Arc<Limiter>,
-    control: Arc<Control>,
+    control: Arc<ControlPlane>,
 }
 
 /// Why the reloader woke up.
@@ -39,7 +39,7 @@ impl Reloader {
         surfaces: Surfaces,
         watch: Watch,
         limiter: Arc<Limiter>,
-        control: Arc<Control>,
+        control: Arc<ControlPlane>,
     ) -> Self {
         Reloader { files, surfaces, watch, limiter, control }
     }
@@ -83,7 +83,8 @@ impl Reloader {
         let before = self.limiter.snapshot();
         let taken = self.files.read().and_then(|files| {
             let kept = files.clone();
-            let taken = self.control.take_files(files).map_err(|failure| RulesError::Invalid(failure.0))?;
+            let taken =
+                self.control.rules().take_files(files).map_err(|failure| RulesError::Invalid(failure.0))?;
             Ok((kept, taken))
         });
         let snapshot = self.limiter.snapshot();

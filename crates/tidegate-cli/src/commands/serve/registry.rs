@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use tidegate_access::ServerTls;
-use tidegate_admin::{CertificateEnd, Exposition, ListenerConnections, Metrics, UpstreamCounts};
 use tidegate_limiter::{Limiter, RemoteStats};
+use tidegate_metrics::{
+    BusyRatio as Busy, CertificateEnd, KeyKinds, ListenerConnections, Metrics, Registry, UpstreamCounts,
+    WithheldLines,
+};
 use tidegate_server::proxy::UpstreamReader;
 use tidegate_server::runtime::DataPlane;
 use tidegate_store::{Clock as _, SystemClock};
@@ -20,7 +23,7 @@ pub(super) fn gather(
     plane: &DataPlane,
     limiters: Vec<Arc<Limiter>>,
     busy: &Arc<BusyRatio>,
-) -> Exposition {
+) -> Registry {
     let (loads, busy) = (plane.loads(), busy.clone());
     let connections = move || {
         let listeners = loads.read().map(|load| ListenerConnections {
@@ -30,40 +33,40 @@ pub(super) fn gather(
             refused: load.refused,
             evicted: load.evicted,
         });
-        listeners.collect()
+        listeners.collect::<Vec<_>>()
     };
     let (holder, keys) = (backend.clone(), backend.clone());
-    let exposition = Exposition::new(metrics.clone())
-        .with_connections(connections)
-        .with_busy_ratio(move || busy.ratio())
-        .with_usage(move || holder.usage())
-        .with_key_kinds(move || keys.key_kinds());
+    let registry = Registry::new(metrics.clone())
+        .with(connections)
+        .with(move || Busy(busy.ratio()))
+        .with(move || holder.usage())
+        .with(move || KeyKinds(keys.key_kinds()));
     match backend {
         Backend::Memory(store) => {
             let store = store.clone();
-            exposition.with_store(move || store.stats())
+            registry.with(move || store.stats())
         }
         Backend::Redis(..) => {
             let (all, some) = (Arc::new(limiters), |limiters: &[Arc<Limiter>]| limiters[0].clone());
             let (own, nodes) = (some(&all), some(&all));
-            exposition
-                .with_store(move || own.remote_stats().unwrap_or_default().own)
-                .with_nodes(move || nodes.nodes())
-                .with_remote(move || in_all(&all))
+            registry
+                .with(move || own.remote_stats().unwrap_or_default().own)
+                .with(move || nodes.nodes())
+                .with(move || in_all(&all))
         }
     }
 }
 
 /// Adds the proxy, the certificates and the log, where they exist.
 pub(super) fn with_surroundings(
-    mut exposition: Exposition,
+    mut registry: Registry,
     upstreams: Option<UpstreamReader>,
     certificates: Vec<(&'static str, Arc<ServerTls>)>,
     repeats: Repeats,
-) -> Exposition {
+) -> Registry {
     if let Some(reader) = upstreams {
         let clock = SystemClock::new();
-        exposition = exposition.with_upstreams(move || {
+        registry = registry.with(move || {
             let counts = reader.read(clock.now()).into_iter().map(|one| UpstreamCounts {
                 upstream: one.upstream,
                 answered: one.answered,
@@ -71,18 +74,18 @@ pub(super) fn with_surroundings(
                 servers: one.servers,
                 well: one.well,
             });
-            counts.collect()
+            counts.collect::<Vec<_>>()
         });
     }
     if !certificates.is_empty() {
-        exposition = exposition.with_certificates(move || {
+        registry = registry.with(move || {
             let ends = certificates.iter().filter_map(|(listener, tls)| {
                 Some(CertificateEnd { listener, not_after_seconds: tls.ends_at_seconds()? as f64 })
             });
-            ends.collect()
+            ends.collect::<Vec<_>>()
         });
     }
-    exposition.with_withheld_lines(move || repeats.total())
+    registry.with(move || WithheldLines(repeats.total()))
 }
 
 /// The sums over all workers: each has its own calls and queues, and the rest is shared.

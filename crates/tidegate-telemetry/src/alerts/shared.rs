@@ -1,17 +1,21 @@
 //! The alerts of this node, shared by the watcher that updates them and the API that shows them.
 
 use parking_lot::Mutex;
-use tidegate_telemetry::alerts::{
-    Alert, Book, Courier, Found, Notice, Silence, Silences, Telling, TrafficStats,
-};
+use tidegate_metrics::{Describe, Families};
+
+use super::active::{ActiveAlerts, Alert, Notice, Sender};
+use super::deliver::WebhookQueue;
+use super::found::Found;
+use super::silences::{Silence, Silences};
+use super::traffic::TrafficStats;
 
 /// One node's book of alerts, readable while it is being updated.
 #[derive(Debug)]
-pub struct AlertDesk(Mutex<Desk>);
+pub struct SharedAlerts(Mutex<Contents>);
 
 #[derive(Debug)]
-struct Desk {
-    book: Book,
+struct Contents {
+    book: ActiveAlerts,
     silences: Silences,
     /// The node that sends notices, as far as known.
     teller: String,
@@ -41,10 +45,30 @@ pub struct AlertStats {
     pub dropped: u64,
 }
 
+impl Describe for AlertStats {
+    fn describe(&self, families: &mut Families) {
+        families.gauge("alerts_active", "Alerts that are active, as this node sees it.", self.active);
+        let help = "Findings that became no alert because too many were active.";
+        families.counter("alerts_left_out", help, self.left_out);
+        families.gauge(
+            "alert_baselines",
+            "Rules with a baseline of their usual traffic.",
+            self.traffic.baselines,
+        );
+        let help = "Rules with traffic in the last minute and no baseline, because too many have one.";
+        families.gauge("alert_rules_without_baseline", help, self.traffic.without);
+        families.gauge("alert_deliveries_waiting", "Webhook deliveries in the queue.", self.waiting);
+        let help = "Webhook deliveries: accepted, failed attempts, and given up or dropped because the queue was full.";
+        let results =
+            [("delivered", self.delivered), ("failed_try", self.failed_tries), ("dropped", self.dropped)];
+        families.counters_by("result", ("alert_deliveries", help), results);
+    }
+}
+
 impl AlertStats {
     /// These counts with those of `courier`.
     #[must_use]
-    pub fn with_courier(self, courier: &Courier) -> Self {
+    pub fn with_courier(self, courier: &WebhookQueue) -> Self {
         let stats = courier.stats();
         let read = |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
         AlertStats {
@@ -57,21 +81,21 @@ impl AlertStats {
     }
 }
 
-impl AlertDesk {
+impl SharedAlerts {
     /// Shares `book`.
     #[must_use]
-    pub fn new(book: Book) -> Self {
-        AlertDesk(Mutex::new(Desk { book, silences: Silences::default(), teller: String::new() }))
+    pub fn new(book: ActiveAlerts) -> Self {
+        SharedAlerts(Mutex::new(Contents { book, silences: Silences::default(), teller: String::new() }))
     }
 
     /// Records the findings at `now_s`, and returns the notices that this node must send.
-    pub fn step(&self, now_s: u64, found: Found, telling: Telling) -> Vec<Notice> {
-        let Desk { book, silences, .. } = &mut *self.0.lock();
+    pub fn step(&self, now_s: u64, found: Found, telling: Sender) -> Vec<Notice> {
+        let Contents { book, silences, .. } = &mut *self.0.lock();
         book.step(now_s, found, silences.at(now_s), telling)
     }
 
     /// Changes the book, for example when another node takes over sending notices.
-    pub fn with_book<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
+    pub fn with_book<T>(&self, change: impl FnOnce(&mut ActiveAlerts) -> T) -> T {
         change(&mut self.0.lock().book)
     }
 
@@ -93,7 +117,8 @@ impl AlertDesk {
     }
 
     /// Active alerts, ended alerts, and the node that sends notices.
-    pub(crate) fn show(&self) -> (Vec<Alert>, Vec<Alert>, String) {
+    #[must_use]
+    pub fn show(&self) -> (Vec<Alert>, Vec<Alert>, String) {
         let desk = self.0.lock();
         (desk.book.active(), desk.book.over().take(MOST_SHOWN).cloned().collect(), desk.teller.clone())
     }
@@ -106,7 +131,9 @@ impl AlertDesk {
         Some(summary)
     }
 
-    pub(crate) fn silences(&self, now_s: u64) -> Vec<Silence> {
+    /// The silences at `now_s`.
+    #[must_use]
+    pub fn silences(&self, now_s: u64) -> Vec<Silence> {
         self.0.lock().silences.at(now_s).to_vec()
     }
 }

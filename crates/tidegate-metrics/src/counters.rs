@@ -10,6 +10,7 @@ mod limits;
 mod requests;
 mod rules;
 mod store;
+mod totals;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,12 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_core::Micros;
-use tidegate_decisions::{DecisionLog, LogStats};
 use tidegate_limiter::{
     Decided, LateCall, Observer, Overload, RequestResult, RuleResult, RuleWatcher, Settled, Snapshot, Source,
     StoreCall, Traced, Transport,
@@ -31,23 +27,23 @@ use tidegate_limiter::{
 use tidegate_rules::{Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 
-use crate::control::Totals;
-use crate::exposition::{counter, gauge};
+use crate::family::Families;
+use crate::registry::Describe;
 use durations::Durations;
-pub(crate) use durations::Reading;
 use exemplars::Exemplars;
 use lanes::Lanes;
 use limits::LimitTable;
 use requests::RequestTable;
-pub(crate) use rules::ExperimentSide;
 use rules::{RuleSeries, RuleTable};
 use store::StoreSide;
 
-pub use rules::MOST_RULE_SERIES;
+pub use durations::Reading;
+pub use rules::{ExperimentSide, MOST_RULE_SERIES};
+pub use totals::Totals;
 
 /// Counts what the limiter and the transports do.
 ///
-/// One per process: pass it to the limiter as its observer, and to an [`Exposition`](crate::Exposition) for reading. A count
+/// One per process: pass it to the limiter as its observer, and to a [`Registry`](crate::Registry) for reading. A count
 /// never goes down.
 #[derive(Default)]
 pub struct Metrics {
@@ -57,10 +53,10 @@ pub struct Metrics {
     direct: RuleSeries,
     lanes: Lanes<Lane>,
     config: Config,
-    pub(crate) events: EventCounts,
     limits: LimitTable,
     exemplars: Exemplars,
-    decisions: OnceLock<Arc<DecisionLog>>,
+    /// Is told of decisions too.
+    decisions: OnceLock<Arc<dyn Observer>>,
     counts_hits: AtomicBool,
 }
 
@@ -88,14 +84,6 @@ struct Config {
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
     last_reload_failed: AtomicU64,
-}
-
-/// Counts of listeners to the admin API's events.
-#[derive(Default)]
-pub(crate) struct EventCounts {
-    pub(crate) listeners: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) missed: AtomicU64,
 }
 
 /// P0 is never shed; it is listed so that a graph can show it.
@@ -127,7 +115,8 @@ impl Metrics {
     }
 
     /// The digest of the rules in use.
-    pub(crate) fn rules_digest(&self) -> u64 {
+    #[must_use]
+    pub fn rules_digest(&self) -> u64 {
         self.config.digest.load(Ordering::Relaxed)
     }
 
@@ -147,53 +136,43 @@ impl Metrics {
         self.lanes.mine().store.server_called(failure);
     }
 
-    /// OpenMetrics text of these metrics, with exemplars added.
-    pub(crate) fn with_exemplars(&self, text: &str) -> String {
-        self.exemplars.add_to(text)
-    }
-
     /// Also counts hits from now on: StatsD exports them.
     pub fn count_hits(&self) {
         self.counts_hits.store(true, Ordering::Relaxed);
     }
 
-    /// Passes decisions to `log` too. Only the first call has an effect.
-    pub fn keep_decisions(&self, log: Arc<DecisionLog>) {
-        let _ = self.decisions.set(log);
-    }
-
-    /// Waits until logged decisions are written, for at most `within`. False if some are not.
-    pub fn flush_decisions(&self, within: Duration) -> bool {
-        self.decisions.get().is_none_or(|log| log.flush(within))
-    }
-
-    /// The decision log, if there is one.
-    pub(crate) fn decisions(&self) -> Option<&Arc<DecisionLog>> {
-        self.decisions.get()
+    /// Tells `observer` of decisions and settlements too. Only the first call has an effect.
+    pub fn pass_decisions_to(&self, observer: Arc<dyn Observer>) {
+        let _ = self.decisions.set(observer);
     }
 
     /// The requests of each domain since the process started.
-    pub(crate) fn request_totals(&self) -> Vec<(String, Totals)> {
+    #[must_use]
+    pub fn request_totals(&self) -> Vec<(String, Totals)> {
         self.requests.totals()
     }
 
     /// The decisions of each rule since the process started.
-    pub(crate) fn rule_totals(&self) -> Vec<((String, String), Totals)> {
+    #[must_use]
+    pub fn rule_totals(&self) -> Vec<((String, String), Totals)> {
         self.rules.lock().totals()
     }
 
     /// The decisions of each side of every experiment on this node: admitted, refused, and refused in shadow.
-    pub(crate) fn experiments(&self) -> BTreeMap<ExperimentSide, [u64; 3]> {
+    #[must_use]
+    pub fn experiments(&self) -> BTreeMap<ExperimentSide, [u64; 3]> {
         self.rules.lock().experiments()
     }
 
     /// The durations of decisions, over all transports.
-    pub(crate) fn decision_times(&self) -> Reading {
+    #[must_use]
+    pub fn decision_times(&self) -> Reading {
         Reading::of(self.lanes.iter().flat_map(|lane| &lane.durations))
     }
 
     /// The durations of the store's decisions.
-    pub(crate) fn store_times(&self) -> Reading {
+    #[must_use]
+    pub fn store_times(&self) -> Reading {
         Reading::of(self.lanes.iter().map(|lane| &lane.store.durations[StoreCall::Decide as usize]))
     }
 
@@ -221,7 +200,7 @@ impl Observer for Metrics {
 
     fn decided(&self, decided: &Decided<'_>) {
         if let Some(log) = self.decisions.get() {
-            log.hear(decided);
+            log.decided(decided);
         }
         if self.counts_hits.load(Ordering::Relaxed) {
             decided.count_hits();
@@ -230,7 +209,7 @@ impl Observer for Metrics {
 
     fn settled(&self, settled: &Settled<'_>) {
         if let Some(log) = self.decisions.get() {
-            log.hear_settled(settled);
+            log.settled(settled);
         }
     }
 
@@ -302,99 +281,65 @@ impl Observer for Metrics {
     }
 }
 
-/// Lets a registry read the counters while they change.
-#[derive(Debug)]
-pub(crate) struct Reader(pub(crate) Arc<Metrics>);
-
-impl Collector for Reader {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let metrics = &*self.0;
-        metrics.requests.encode(&mut encoder)?;
-        metrics.rules.lock().encode(&metrics.direct, &mut encoder)?;
-        if metrics.counts_hits.load(Ordering::Relaxed) {
-            metrics.rules.lock().encode_hits(&mut encoder)?;
+impl Describe for Metrics {
+    fn describe(&self, families: &mut Families) {
+        self.requests.describe(families);
+        {
+            let rules = self.rules.lock();
+            rules.describe(&self.direct, families);
+            if self.counts_hits.load(Ordering::Relaxed) {
+                rules.describe_hits(families);
+            }
         }
-        durations::encode(&mut encoder, &metrics.lanes)?;
-        metrics.encode_shed(&mut encoder)?;
-        metrics.encode_store_errors(&mut encoder)?;
-        store::encode(&mut encoder, &metrics.lanes)?;
-        let unknown = metrics.total(|lane| &lane.unknown_domain);
-        counter(&mut encoder, "unknown_domain", "Requests for a domain that has no rules.", unknown)?;
-        let unmatched = metrics.total(|lane| &lane.no_rule_matched);
-        counter(&mut encoder, "no_rule_matched", "Requests that no rule matched.", unmatched)?;
-        let looks = metrics.total(|lane| &lane.looks);
-        let about = "Looks at what is left: checks with cost 0, /v1/usage and the admin API. They are no decisions, and are not logged.";
-        counter(&mut encoder, "looks", about, looks)?;
-        if let Some(log) = metrics.decisions() {
-            encode_decisions(&log.stats(), &mut encoder)?;
-        }
-        metrics.config.encode(&mut encoder)?;
-        metrics.events.encode(&mut encoder)?;
-        metrics.limits.encode(&mut encoder)
+        self.describe_durations(families);
+        let help = "Requests shed because workers were busy, by priority.";
+        let shed =
+            PRIORITIES.map(|(priority, name)| (name, self.total(|lane| &lane.shed[priority as usize])));
+        families.counters_by("priority", ("shed", help), shed);
+        let help = "Failed calls to the store. Only not_applied certainly spent nothing.";
+        let errors = STORE_ERRORS.into_iter().enumerate();
+        let errors = errors.map(|(index, reason)| (reason, self.total(|lane| &lane.store_errors[index])));
+        families.counters_by("reason", ("store_errors", help), errors);
+        store::describe(&self.lanes, families);
+        let mut counter = |name, help, count: fn(&Lane) -> &AtomicU64| {
+            families.counter(name, help, self.total(count));
+        };
+        counter("unknown_domain", "Requests for a domain that has no rules.", |lane| &lane.unknown_domain);
+        counter("no_rule_matched", "Requests that no rule matched.", |lane| &lane.no_rule_matched);
+        let help = "Reads of what is left: checks with cost 0, /v1/usage and the admin API. They are not decisions and are not logged.";
+        counter("looks", help, |lane| &lane.looks);
+        self.config.describe(families);
+        self.limits.describe(families);
     }
 }
 
 impl Metrics {
-    fn encode_shed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Requests shed because workers were busy, by how critical they were.";
-        let mut family = encoder.encode_descriptor("shed", help, None, MetricType::Counter)?;
-        for (priority, name) in PRIORITIES {
-            let shed = self.total(|lane| &lane.shed[priority as usize]);
-            ConstCounter::new(shed).encode(family.encode_family(&[("priority", name)])?)?;
+    fn describe_durations(&self, families: &mut Families) {
+        let help = "Time from a complete request to its answer, by transport.";
+        let family = families.histograms("decision_duration_seconds", help);
+        for transport in Transport::ALL {
+            let of_lanes = self.lanes.iter().map(|lane| &lane.durations[transport as usize]);
+            if let Some(mut histogram) = durations::histogram(of_lanes) {
+                histogram.exemplars = self.exemplars.of(transport);
+                family.add([("transport", transport.name().into())], histogram);
+            }
         }
-        Ok(())
-    }
-
-    fn encode_store_errors(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Calls that the store did not answer; only not_applied certainly spent nothing.";
-        let mut family = encoder.encode_descriptor("store_errors", help, None, MetricType::Counter)?;
-        for (place, reason) in STORE_ERRORS.into_iter().enumerate() {
-            let errors = self.total(|lane| &lane.store_errors[place]);
-            ConstCounter::new(errors).encode(family.encode_family(&[("reason", reason)])?)?;
-        }
-        Ok(())
-    }
-}
-
-fn encode_decisions(stats: &LogStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    counter(encoder, "decision_log_lines", "Decisions that were kept.", stats.kept)?;
-    let help = "Kept decisions that could not be written to the file or to stdout in time.";
-    counter(encoder, "decision_log_dropped", help, stats.dropped)?;
-    let help = "Renewals of leases that were not kept: more came in a second than refusals_per_second.";
-    counter(encoder, "decision_log_renewals_left_out", help, stats.renewals_left_out)?;
-    gauge(encoder, "decision_log_bytes", "Memory that kept decisions take.", stats.bytes as u64)?;
-    gauge(encoder, "ranked_callers", "Callers that are ranked, of all rules.", stats.callers as u64)
-}
-
-impl EventCounts {
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        gauge(encoder, "event_listeners", "Listeners to the admin API's events.", read(&self.listeners))?;
-        let help = "Listeners to events that were turned away: as many as may listen did.";
-        counter(encoder, "event_listeners_refused", help, read(&self.refused))?;
-        let help = "Events that a listener missed because it read too slowly.";
-        counter(encoder, "events_missed", help, read(&self.missed))
     }
 }
 
 impl Config {
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn describe(&self, families: &mut Families) {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let help = "The rule set in use: one more with each that was taken into use.";
-        gauge(encoder, "config_version", help, read(&self.version))?;
-        gauge(encoder, "config_rules", "Rules in use.", read(&self.rules))?;
-        let help = "What the rules in use decide, as a digest: nodes of one release with the same one run the same rules.";
-        let mut info = encoder.encode_descriptor("config", help, None, MetricType::Info)?;
-        let digest = format!("{:016x}", read(&self.digest));
-        info.encode_info(&[("digest", digest.as_str())])?;
-        let help = "1, or 0 while the rules on offer are refused and older ones are in use.";
-        gauge(encoder, "config_last_reload_success", help, 1 - read(&self.last_reload_failed))?;
-        let help = "Rule sets that were offered after the first.";
-        let mut family = encoder.encode_descriptor("config_reloads", help, None, MetricType::Counter)?;
-        for (result, count) in [("success", &self.reloads), ("failure", &self.failed_reloads)] {
-            ConstCounter::new(read(count)).encode(family.encode_family(&[("result", result)])?)?;
-        }
-        Ok(())
+        let help = "Version of the rules in use; without a database, the number of rule sets used so far.";
+        families.gauge("config_version", help, read(&self.version));
+        families.gauge("config_rules", "Rules in use.", read(&self.rules));
+        let help = "Digest of the rules in use. Nodes of one release with equal digests run equal rules.";
+        families.info("config", help, "digest", format!("{:016x}", read(&self.digest)));
+        let help = "1, or 0 while the newest rules are refused and older ones are in use.";
+        families.gauge("config_last_reload_success", help, 1 - read(&self.last_reload_failed));
+        let help = "Changes of the rules after start, by result.";
+        let reloads = [("success", read(&self.reloads)), ("failure", read(&self.failed_reloads))];
+        families.counters_by("result", ("config_reloads", help), reloads);
     }
 }
 

@@ -6,7 +6,7 @@
 use serde_json::to_vec;
 use tidegate_decisions::{DecisionLog, LimitDemand, Query, RuleTop};
 
-use super::asking::{MOST_ANSWER_BYTES, NodeAnswer, Question};
+use super::ask::{MOST_ANSWER_BYTES, NodeAnswer, Question};
 
 /// The most bytes of an answer with single decisions or top callers: people read these.
 const MOST_READ_BYTES: usize = 256 << 10;
@@ -143,30 +143,11 @@ mod tests {
     use std::sync::Arc;
 
     use tidegate_decisions::DecisionLogConfig;
-    use tidegate_limiter::{
-        CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, RuleWatcher,
-        Settled,
-    };
-    use tidegate_rules::{Format, Rule, RuleSet, Source};
+    use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig};
+    use tidegate_rules::{Format, RuleSet, Source};
     use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
 
     use super::*;
-
-    struct Ears(Arc<DecisionLog>);
-
-    impl Observer for Ears {
-        fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
-            NoObserver.watch_rule(rule)
-        }
-
-        fn decided(&self, decided: &Decided<'_>) {
-            self.0.hear(decided);
-        }
-
-        fn settled(&self, settled: &Settled<'_>) {
-            self.0.hear_settled(settled);
-        }
-    }
 
     /// The log of a limiter that has taken and released this many leases in each of these domains.
     async fn log_of(domains: &[(&str, usize)]) -> Arc<DecisionLog> {
@@ -179,7 +160,7 @@ mod tests {
         let rules =
             RuleSet::compile(&[Source::new("rules.yaml", rules)], Format::Native).expect("good rules");
         let store = Arc::new(MemoryStore::new(MemoryConfig::default()));
-        let limiter = Limiter::new(LimiterConfig::new(rules, store, Arc::new(Ears(log.clone()))));
+        let limiter = Limiter::new(LimiterConfig::new(rules, store, log.clone()));
         for (domain, leases) in domains {
             for _ in 0..*leases {
                 let asks = [DescriptorAsk::one(&[("user", b"alice")])];

@@ -1,4 +1,7 @@
-//! Posts a body to a receiver, over TLS unless it is local. One connection per body: it happens every few seconds.
+//! The HTTP client of everything that asks another server now and then: webhooks, OTLP, issuers' keys, the commands.
+//!
+//! One connection per request, HTTP/1, and TLS where the address says so. The proxy has connections of its own, because it
+//! keeps and shares them.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,10 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
-use http::{Method, Request, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tidegate_access::{authorities, crypto};
@@ -24,7 +29,16 @@ const MOST_ANSWER_BYTES: usize = 64 * 1024;
 /// How long the rest of an answer is read after the body was accepted.
 const READS_FOR: Duration = Duration::from_millis(200);
 
-/// The address of a receiver.
+/// What stays as it is in a part of a URL.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A text as one part of a URL's path or query: it may contain anything.
+#[must_use]
+pub fn url_part(text: &str) -> String {
+    utf8_percent_encode(text, UNRESERVED).to_string()
+}
+
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     host: String,
@@ -34,7 +48,7 @@ pub struct Endpoint {
 }
 
 /// A connection, whether encrypted or not.
-pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
@@ -58,9 +72,9 @@ pub struct EndpointError {
     pub hint: &'static str,
 }
 
-/// Why a body was not delivered.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub enum PostError {
+pub enum ClientError {
     /// No answer in time.
     #[error("no answer within {0:?}")]
     TooSlow(Duration),
@@ -70,12 +84,15 @@ pub enum PostError {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(#[source] hyper::Error),
-    /// The receiver did not accept it.
+    /// The answer did not arrive whole, or is too long.
+    #[error("the answer broke off: {0}")]
+    Body(String),
+    /// The server did not accept it.
     #[error("the receiver answered {0}")]
     Status(StatusCode),
 }
 
-impl PostError {
+impl ClientError {
     /// Whether a retry may succeed: not if the receiver understood and refused the body. A gateway that answers 404 or
     /// redirects while the receiver is being redeployed has not read it.
     #[must_use]
@@ -87,12 +104,12 @@ impl PostError {
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             StatusCode::UNPROCESSABLE_ENTITY,
         ];
-        !matches!(self, PostError::Status(status) if REFUSED.contains(status))
+        !matches!(self, ClientError::Status(status) if REFUSED.contains(status))
     }
 }
 
 impl Endpoint {
-    /// The receiver at `url`. Its certificate is checked against `ca`, or against the system's trusted authorities.
+    /// The server at `url`. Its certificate is checked against `ca`, or against the system's trusted authorities.
     ///
     /// # Errors
     /// It is not a URL, or an unencrypted one beyond this machine that `plaintext` does not allow.
@@ -128,17 +145,13 @@ impl Endpoint {
         Ok(Endpoint { host, port: uri.port_u16().unwrap_or(default_port), path, tls })
     }
 
-    /// The same receiver with another path.
+    /// The same server with another path.
     #[must_use]
     pub fn at(&self, path: &str) -> Endpoint {
         Endpoint { path: format!("{}{path}", self.path.trim_end_matches('/')), ..self.clone() }
     }
 
-    /// A connection to it, encrypted if its address says so. Also for clients of other protocols over HTTP than these.
-    ///
-    /// # Errors
-    /// It cannot be reached, or its certificate is not trusted.
-    pub async fn connect(&self) -> io::Result<Box<dyn Connection>> {
+    async fn connect(&self) -> io::Result<Box<dyn Connection>> {
         let socket = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let Some(config) = &self.tls else { return Ok(Box::new(socket)) };
         let unusable = |_| io::Error::new(io::ErrorKind::InvalidInput, "the host has no name");
@@ -146,59 +159,96 @@ impl Endpoint {
         Ok(Box::new(TlsConnector::from(Arc::clone(config)).connect(name, socket).await?))
     }
 
-    /// Posts `body`.
+    /// The document there, of at most `most_bytes`.
     ///
     /// # Errors
-    /// The receiver does not accept it in time.
+    /// It does not arrive whole, with a 2xx status, in time.
+    pub async fn get(&self, within: Duration, most_bytes: usize) -> Result<Bytes, ClientError> {
+        let answer = self.send(self.request(Method::GET, Bytes::new()), within, most_bytes).await?;
+        match answer.status() {
+            status if status.is_success() => Ok(answer.into_body()),
+            status => Err(ClientError::Status(status)),
+        }
+    }
+
+    /// Posts `body`. The content of the answer does not matter, nor whether it ends.
+    ///
+    /// # Errors
+    /// The server does not accept it in time.
     pub async fn post(
         &self,
         content_type: &'static str,
         headers: &[(HeaderName, HeaderValue)],
         body: Bytes,
         within: Duration,
-    ) -> Result<(), PostError> {
-        let posted = tokio::time::timeout(within, self.try_post(content_type, headers, body)).await;
-        posted.unwrap_or(Err(PostError::TooSlow(within)))
+    ) -> Result<(), ClientError> {
+        let mut request = self.request(Method::POST, body);
+        let own = request.headers_mut();
+        own.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        own.extend(headers.iter().cloned());
+        let posting = self.exchange(request, async |answer| {
+            if answer.status().is_success() {
+                // Read, so that the server can finish its answer.
+                let rest = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect();
+                let _ = tokio::time::timeout(READS_FOR, rest).await;
+                return Ok(());
+            }
+            Err(ClientError::Status(answer.status()))
+        });
+        timeout(within, posting).await
     }
 
-    async fn try_post(
+    /// Sends `request`, whatever its path, and returns the whole answer, of at most `most_bytes`.
+    ///
+    /// # Errors
+    /// There is no whole answer in time.
+    pub async fn send(
         &self,
-        content_type: &'static str,
-        headers: &[(HeaderName, HeaderValue)],
-        body: Bytes,
-    ) -> Result<(), PostError> {
-        let connection = self.connect().await.map_err(PostError::Unreachable)?;
+        request: Request<Full<Bytes>>,
+        within: Duration,
+        most_bytes: usize,
+    ) -> Result<Response<Bytes>, ClientError> {
+        let asking = self.exchange(request, async |answer| {
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, most_bytes).collect().await;
+            let body = body.map_err(|error| ClientError::Body(error.to_string()))?;
+            Ok(Response::from_parts(head, body.to_bytes()))
+        });
+        timeout(within, asking).await
+    }
+
+    fn request(&self, method: Method, body: Bytes) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
+        *request.method_mut() = method;
         *request.uri_mut() = self.path.parse().unwrap_or_default();
         let own = request.headers_mut();
-        let authority = format!("{}:{}", self.host, self.port);
-        if let Ok(host) = HeaderValue::from_str(&authority) {
+        if let Ok(host) = HeaderValue::from_str(&format!("{}:{}", self.host, self.port)) {
             own.insert(HOST, host);
         }
         own.insert(USER_AGENT, HeaderValue::from_static("tidegate"));
-        own.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        own.extend(headers.iter().cloned());
-        exchange(connection, request).await
+        request
+    }
+
+    async fn exchange<T>(
+        &self,
+        request: Request<Full<Bytes>>,
+        read: impl AsyncFnOnce(Response<Incoming>) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let stream = self.connect().await.map_err(ClientError::Unreachable)?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(ClientError::Broken)?;
+        // Ends with this future, so that a timeout closes the connection.
+        let mut driving = tokio::task::JoinSet::new();
+        driving.spawn(connection);
+        read(sender.send_request(request).await.map_err(ClientError::Broken)?).await
     }
 }
 
-async fn exchange(stream: Box<dyn Connection>, request: Request<Full<Bytes>>) -> Result<(), PostError> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(PostError::Broken)?;
-    let driving = tokio::spawn(connection);
-    let answered = sender.send_request(request).await;
-    let result = match answered {
-        Ok(answer) if answer.status().is_success() => {
-            // Read, so that the receiver can finish its answer; the content does not matter, nor whether it ends.
-            let rest = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect();
-            let _ = tokio::time::timeout(READS_FOR, rest).await;
-            Ok(())
-        }
-        Ok(answer) => Err(PostError::Status(answer.status())),
-        Err(error) => Err(PostError::Broken(error)),
-    };
-    driving.abort();
-    result
+async fn timeout<T>(
+    within: Duration,
+    work: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    tokio::time::timeout(within, work).await.unwrap_or(Err(ClientError::TooSlow(within)))
 }
 
 fn client_config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, EndpointError> {

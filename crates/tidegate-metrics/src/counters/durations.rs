@@ -1,16 +1,9 @@
 //! Histograms of answer times, by transport and by store call. Recording a batch costs two additions.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
-use tidegate_limiter::Transport;
-
-use super::Lane;
-use super::lanes::Lanes;
+use crate::family::Histogram;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
@@ -63,33 +56,38 @@ pub(super) fn bucket_of(took: Duration) -> usize {
 
 /// Requests per bucket, for comparison with an earlier reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reading([u64; BOUNDS_NS.len() + 1]);
+pub struct Reading([u64; BOUNDS_NS.len() + 1]);
 
 impl Reading {
     pub(super) fn of<'d>(durations: impl Iterator<Item = &'d Durations>) -> Self {
         let mut reading = Reading::default();
-        for one in durations {
-            for (sum, bucket) in reading.0.iter_mut().zip(&one.buckets) {
-                *sum += bucket.load(Ordering::Relaxed);
-            }
-        }
+        durations.for_each(|one| reading.add(one));
         reading
     }
 
+    fn add(&mut self, durations: &Durations) {
+        for (sum, bucket) in self.0.iter_mut().zip(&durations.buckets) {
+            *sum += bucket.load(Ordering::Relaxed);
+        }
+    }
+
     /// A reading with these counts; missing ones are zero.
-    pub(crate) fn of_counts(counts: &[u64]) -> Self {
+    #[must_use]
+    pub fn of_counts(counts: &[u64]) -> Self {
         let mut reading = Reading::default();
         reading.0.iter_mut().zip(counts).for_each(|(own, count)| *own = *count);
         reading
     }
 
     /// Requests per bucket.
-    pub(crate) fn counts(&self) -> &[u64] {
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
         &self.0
     }
 
     /// The increase since `before`.
-    pub(crate) fn since(&self, before: &Reading) -> Reading {
+    #[must_use]
+    pub fn since(&self, before: &Reading) -> Reading {
         let mut more = self.clone();
         more.0.iter_mut().zip(&before.0).for_each(|(now, then)| *now = now.saturating_sub(*then));
         more
@@ -97,7 +95,8 @@ impl Reading {
 
     /// The time within which this part of the requests was answered, in microseconds, with the precision of the buckets;
     /// `None` without requests.
-    pub(crate) fn quantile_us(&self, part: f64) -> Option<f64> {
+    #[must_use]
+    pub fn quantile_us(&self, part: f64) -> Option<f64> {
         let all: u64 = self.0.iter().sum();
         let rank = (all as f64 * part).ceil().max(1.0);
         let mut below = 0.0;
@@ -115,41 +114,17 @@ impl Reading {
     }
 }
 
-/// Writes the histograms of all transports that have answered a request.
-pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -> fmt::Result {
-    let help = "From the whole request being there to the answer being ready, by transport.";
-    let series = Transport::ALL.into_iter().map(|transport| {
-        let of_lanes = lanes.iter().map(|lane| &lane.durations[transport as usize]);
-        (transport.name(), of_lanes.collect::<Vec<_>>())
-    });
-    encode_family(encoder, ("decision_duration", help, "transport"), series)
-}
-
-/// Writes a family of histograms that differ in one label, leaving out empty ones.
-pub(super) fn encode_family<'d>(
-    encoder: &mut DescriptorEncoder<'_>,
-    (name, help, label): (&str, &str, &'static str),
-    series: impl Iterator<Item = (&'static str, Vec<&'d Durations>)>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
-    for (value, of_lanes) in series {
-        let bounds = BOUNDS_NS.iter().map(|ns| seconds(*ns)).chain([f64::INFINITY]);
-        let counts = (0..=BOUNDS_NS.len())
-            .map(|bucket| of_lanes.iter().map(|lane| lane.buckets[bucket].load(Ordering::Relaxed)).sum());
-        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        // Not a separate counter: the count must agree with the buckets, and scrapes race with recording threads.
-        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
-        if count > 0 {
-            let sum_ns = of_lanes.iter().map(|lane| lane.sum_ns.load(Ordering::Relaxed)).sum();
-            family.encode_family(&[(label, value)])?.encode_histogram::<NoLabelSet>(
-                seconds(sum_ns),
-                count,
-                &buckets,
-                None,
-            )?;
-        }
+/// The sum over all lanes; none if it is empty.
+pub(super) fn histogram<'d>(of_lanes: impl Iterator<Item = &'d Durations>) -> Option<Histogram> {
+    let (mut counts, mut sum_ns) = (Reading::default(), 0u64);
+    for lane in of_lanes {
+        counts.add(lane);
+        sum_ns = sum_ns.wrapping_add(lane.sum_ns.load(Ordering::Relaxed));
     }
-    Ok(())
+    let bounds = BOUNDS_NS.iter().map(|ns| seconds(*ns)).chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(counts.0).collect();
+    let histogram = Histogram { sum: seconds(sum_ns), buckets, exemplars: Vec::new() };
+    (histogram.count() > 0).then_some(histogram)
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -1,23 +1,24 @@
 //! Follows the published rules: from the database, or from the other nodes if this one has none or cannot reach it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate_limiter::Limiter;
 use tidegate_rules::RuleChanges;
 use tidegate_rulestore::{Error, Head, KeyOverride, MOST_OVERRIDES, RuleStore, Watch, ended_long_ago};
+use tidegate_store::Clock;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::distribution::Retry;
+use super::distribution::{Distribution, Retry};
+use super::events::Events;
 use super::fleet::{
-    CHANGES_BESIDE, ChangesSince, FleetError, Heard, NEWEST_FORMAT, NodeNote, PublishedSet, mark_of,
+    CHANGES_BESIDE, ChangesSince, Fleet, FleetError, Heard, NodeStatus, PublishedSet, mark_of,
 };
-use super::running::Running;
-use super::{Control, Latencies, merged};
+use super::running::{Running, RunningRules};
 use crate::low_priority::{at_low_priority, polled_at_low_priority};
-use crate::metrics::{ExperimentSide, Reading};
 
 /// How often the lifetime of the set in the shared store is extended; it expires there otherwise.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
@@ -41,22 +42,73 @@ struct LastPublished {
     retry: Retry,
 }
 
-impl Control {
-    /// Background work for as long as the node runs: follows the published rules, keeps history, announces this node.
-    pub async fn maintain(self: Arc<Self>) {
-        tokio::join!(
-            self.follow_database(),
-            self.follow_fleet(),
-            self.keep_history(),
-            self.answer_questions(),
-            self.autopilot(),
-            self.tidy()
-        );
+/// Follows the published rules, and publishes those of this node's database.
+pub(crate) struct PublishedRules {
+    rules: Arc<RunningRules>,
+    store: Option<RuleStore>,
+    fleet: Arc<dyn Fleet>,
+    clock: Arc<dyn Clock>,
+    pub(super) node: String,
+    events: Arc<Events>,
+    /// Held while the published rules are read and taken into use, so that an older read never overwrites a newer one.
+    reading: tokio::sync::Mutex<()>,
+    /// The lineage of this node's own database, once it has been read.
+    lineage: OnceLock<String>,
+    /// Whether the warning that the fleet follows another database was already logged.
+    warned_of_another: AtomicBool,
+    /// What this node last published to the others, or could not.
+    pub(super) distribution: watch::Sender<Distribution>,
+    /// Wakes the database follower before the database notifies it of a change.
+    recheck: Notify,
+    /// Why the database does not answer; `None` while it does.
+    database_error: watch::Sender<Option<String>>,
+}
+
+impl PublishedRules {
+    pub(super) fn new(
+        rules: Arc<RunningRules>,
+        store: Option<RuleStore>,
+        (fleet, node): (Arc<dyn Fleet>, String),
+        clock: Arc<dyn Clock>,
+        events: Arc<Events>,
+    ) -> Arc<Self> {
+        Arc::new(PublishedRules {
+            rules,
+            store,
+            fleet,
+            clock,
+            node,
+            events,
+            reading: tokio::sync::Mutex::default(),
+            lineage: OnceLock::new(),
+            warned_of_another: AtomicBool::new(false),
+            distribution: watch::Sender::new(Distribution::default()),
+            recheck: Notify::new(),
+            database_error: watch::Sender::new(None),
+        })
+    }
+
+    /// Whether this node's own database has been read.
+    pub(crate) fn knows_its_database(&self) -> bool {
+        self.lineage.get().is_some()
+    }
+
+    /// Why the database does not answer; `None` while it does.
+    pub(crate) fn database_error(&self) -> Option<String> {
+        self.database_error.borrow().clone()
+    }
+
+    pub(super) fn fleet(&self) -> &dyn Fleet {
+        &*self.fleet
+    }
+
+    pub(super) fn limiter(&self) -> &Limiter {
+        self.rules.limiter()
     }
 
     /// Takes the current rules into use: from this node's database, or from the other nodes if they follow another database
     /// or this one does not answer. False if there are none anywhere.
-    pub async fn start(self: &Arc<Self>) -> bool {
+    pub(super) async fn start(self: &Arc<Self>) -> bool {
         let fleets = self.fleet.fetch().await.unwrap_or_else(|error| {
             match error {
                 // The limiter already logs a store that does not answer, once.
@@ -88,13 +140,13 @@ impl Control {
         let Some(own) = self.lineage.get() else { return false };
         let followed = match self.fleet.heard().borrow().lineage.as_str() {
             // A Redis that lost its data is filled again by the node that led before.
-            "" => self.running.lock().revision.lineage.clone(),
+            "" => self.rules.lineage(),
             heard => heard.to_owned(),
         };
         followed.is_empty() || followed == *own
     }
 
-    async fn follow_database(self: &Arc<Self>) {
+    pub(super) async fn follow_database(self: &Arc<Self>) {
         let Some(store) = &self.store else { return };
         let mut watch: Watch = store.watch();
         let now = Instant::now();
@@ -178,13 +230,13 @@ impl Control {
         head: Head,
         set_back: bool,
     ) -> Result<Result<(), FleetError>, Error> {
-        let (control, store) = (self.clone(), store.clone());
+        let (own, store) = (self.clone(), store.clone());
         let published = async move {
-            let set = match control.running_set(head) {
+            let set = match own.rules.set_if_running(own.lineage.get(), head) {
                 Some(set) => set,
-                None => control.read_here(&store).await?,
+                None => own.read_here(&store).await?,
             };
-            Ok(control.fleet.publish(set, set_back).await)
+            Ok(own.fleet.publish(set, set_back).await)
         };
         polled_at_low_priority(published).await
     }
@@ -192,7 +244,7 @@ impl Control {
     /// Whether every node reads this format, and what is published in it: an earlier release would miss what is written in
     /// it, and what is in Redis may be damaged.
     async fn all_read(&self, format: u32) -> bool {
-        let reads = |note: &NodeNote| note.format >= format && !note.cannot_read;
+        let reads = |note: &NodeStatus| note.format >= format && !note.cannot_read;
         self.fleet.nodes().await.is_ok_and(|notes| notes.iter().all(reads))
     }
 
@@ -235,28 +287,28 @@ impl Control {
         store: &RuleStore,
     ) -> Result<Result<(), FleetError>, Error> {
         let set = self.read(store).await?;
-        let _reading = self.reading_published.lock().await;
+        let _reading = self.reading.lock().await;
         if let Err(error) = self.fleet.take_over(set.clone()).await {
             return Ok(Err(error));
         }
         self.follow(set).await;
-        self.follows.store(false, Ordering::Relaxed);
+        self.warned_of_another.store(false, Ordering::Relaxed);
         Ok(Ok(()))
     }
 
     /// Follows the other nodes if this one does not lead or cannot reach its database.
-    async fn follow_fleet(self: &Arc<Self>) {
+    pub(super) async fn follow_fleet(self: &Arc<Self>) {
         let mut heard = self.fleet.heard();
         loop {
             let published = heard.borrow_and_update().clone();
-            let news = !self.runs(&published);
+            let news = !self.rules.runs(&published);
             let mut unreadable = self.fleet.distrust();
             if self.leads() && self.database_error.borrow().is_none() {
                 if news {
                     self.recheck.notify_one();
                 }
             } else if news && published.revision > 0 {
-                let _reading = self.reading_published.lock().await;
+                let _reading = self.reading.lock().await;
                 match self.fetch(&published).await {
                     Ok(Some(set)) => self.follow(set).await,
                     Ok(None) => {}
@@ -278,12 +330,12 @@ impl Control {
 
     /// Logs once why this node does not run the published rules; it keeps those that it has.
     fn note_unreadable(&self, why: &Option<String>) {
-        let before = std::mem::replace(&mut self.running.lock().unreadable, why.clone());
+        let before = self.rules.note_unreadable(why);
         if let Some(why) = why
             && before.as_ref() != Some(why)
         {
             tracing::error!("cannot read the published rules, the old ones keep running: {why}");
-            self.emit("nodes", &json!({ "refused": why }));
+            self.events.emit("nodes", &json!({ "refused": why }));
         }
     }
 
@@ -291,31 +343,20 @@ impl Control {
     async fn fetch(self: &Arc<Self>, published: &Heard) -> Result<Option<PublishedSet>, FleetError> {
         let changes = self.fleet.fetch_changes().await?;
         if let Some(changes) = changes.filter(|changes| changes.heard() == *published) {
-            let control = self.clone();
-            let set = at_low_priority(move || changes.apply(control.set_in_use())).await;
-            if set.heard() == *published && !self.runs(published) {
+            let rules = self.rules.clone();
+            let set = at_low_priority(move || changes.apply(rules.set_in_use())).await;
+            if set.heard() == *published && !self.rules.runs(published) {
                 return Ok(Some(set));
             }
         }
         self.fleet.fetch().await
     }
 
-    /// Whether this node runs that revision, or has refused it.
-    fn runs(&self, published: &Heard) -> bool {
-        let running = self.running.lock();
-        running.revision.is(published)
-            || running.refused.as_ref().is_some_and(|(refused, _)| refused.is(published))
-    }
-
-    pub(crate) fn revision(&self) -> u64 {
-        self.running.lock().revision.published
-    }
-
     /// Reads the current rules from the database and takes them into use if they differ from the running ones.
     async fn take_from(self: &Arc<Self>, store: &RuleStore) -> Result<(), Error> {
         // A caller that had to wait here finds what the previous one has read.
-        let _reading = self.reading_published.lock().await;
-        if !self.runs(&self.heard_of(store.head().await?)) {
+        let _reading = self.reading.lock().await;
+        if !self.rules.runs(&self.heard_of(store.head().await?)) {
             let set = self.read(store).await?;
             self.follow(set).await;
         }
@@ -331,8 +372,8 @@ impl Control {
 
     /// The database's current rules and overrides.
     async fn read(self: &Arc<Self>, store: &RuleStore) -> Result<PublishedSet, Error> {
-        let (control, store) = (self.clone(), store.clone());
-        polled_at_low_priority(async move { control.read_here(&store).await }).await
+        let (own, store) = (self.clone(), store.clone());
+        polled_at_low_priority(async move { own.read_here(&store).await }).await
     }
 
     async fn read_here(&self, store: &RuleStore) -> Result<PublishedSet, Error> {
@@ -341,7 +382,7 @@ impl Control {
         let lineage = store.lineage().await?;
         let _ = self.lineage.set(lineage.clone());
         let documents = store.documents(head.version).await?.to_documents();
-        let in_use = self.running.lock().clone();
+        let in_use = self.rules.now();
         let caught_up = match in_use.revision.lineage == lineage {
             true => self.caught_up(store, in_use, head.overrides).await?,
             false => None,
@@ -386,12 +427,12 @@ impl Control {
     /// Takes a set into use that was published while this node runs, and logs the changes.
     async fn follow(self: &Arc<Self>, set: PublishedSet) {
         let (version, overrides) = (set.version, set.key_overrides.len());
-        let log = move |control: &Control, changes: Option<RuleChanges>| match changes {
+        let log = move |rules: &RunningRules, changes: Option<RuleChanges>| match changes {
             Some(changes) => {
                 for lost in &changes.lost {
                     tracing::warn!(hint = lost.hint, "{}", lost.message);
                 }
-                let rules = control.limiter.snapshot().rules().rules().len();
+                let rules = rules.limiter().snapshot().rules().rules().len();
                 tracing::info!(version, rules, "rules reloaded: {changes}");
             }
             None => tracing::info!(version, overrides, "key overrides reloaded"),
@@ -404,20 +445,20 @@ impl Control {
     async fn take_set(
         self: &Arc<Self>,
         set: PublishedSet,
-        log: impl FnOnce(&Control, Option<RuleChanges>) + Send + 'static,
+        log: impl FnOnce(&RunningRules, Option<RuleChanges>) + Send + 'static,
     ) -> Result<(), String> {
         let (version, overrides) = (set.version, set.overrides);
-        let control = self.clone();
+        let rules = self.rules.clone();
         let taken =
-            at_low_priority(move || control.take_published(set).map(|changes| log(&control, changes))).await;
+            at_low_priority(move || rules.take_published(set).map(|changes| log(&rules, changes))).await;
         match &taken {
-            Ok(()) => self.emit("version", &json!({ "version": version, "overrides": overrides })),
+            Ok(()) => self.events.emit("version", &json!({ "version": version, "overrides": overrides })),
             Err(failure) => {
                 tracing::error!(
                     version,
                     "the published rules do not compile, the old ones keep running: {failure}"
                 );
-                self.emit("nodes", &json!({ "refused": version }));
+                self.events.emit("nodes", &json!({ "refused": version }));
             }
         }
         taken
@@ -425,7 +466,7 @@ impl Control {
 
     /// Logs once that the fleet follows another database than this node's.
     fn follows_another(&self) {
-        if !self.follows.swap(true, Ordering::Relaxed) {
+        if !self.warned_of_another.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "the other nodes use another database: this node follows them, and changes are made there. If this node's \
                  database should be the fleet's instead: POST /admin/v1/nodes/lead (admin). To follow without this warning: \
@@ -439,19 +480,19 @@ impl Control {
         let before = self.database_error.send_replace(Some(format!("{error}{why}")));
         if before.is_none() {
             tracing::warn!("{error}{why}; limits keep working, rules and keys cannot be changed");
-            self.emit("store", &json!({ "database": { "healthy": false } }));
+            self.events.emit("store", &json!({ "database": { "healthy": false } }));
         }
     }
 
     fn database_answers(&self) {
         if self.database_error.send_replace(None).is_some() {
             tracing::info!("the database answers again");
-            self.emit("store", &json!({ "database": { "healthy": true } }));
+            self.events.emit("store", &json!({ "database": { "healthy": true } }));
         }
     }
 
     /// Deletes expired entries, and versions and audit entries beyond their bounds.
-    async fn tidy(&self) {
+    pub(super) async fn tidy(&self) {
         let Some(store) = &self.store else { return };
         let mut ticks = interval(TIDY_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -464,101 +505,4 @@ impl Control {
             }
         }
     }
-
-    /// This node's announcement to the fleet.
-    pub(crate) fn note(&self) -> NodeNote {
-        let leads = self.leads();
-        let running = self.running.lock();
-        let health = self.limiter.health().to_string();
-        let (allowed_per_s, refused_per_s) = self.history.lock().last_rates();
-        let store: Vec<String> = self.limiter.nodes().into_iter().map(|node| node.endpoint).collect();
-        NodeNote {
-            lost: false,
-            id: String::new(),
-            name: self.node.clone(),
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-            version: running.revision.version,
-            overrides: running.revision.overrides,
-            rules: format!("{:016x}", running.digest),
-            lineage: running.revision.lineage.clone(),
-            leads,
-            error: running.refused.as_ref().map(|(_, why)| why).or(running.unreadable.as_ref()).cloned(),
-            started_us: self.started_us,
-            allowed_per_s,
-            refused_per_s,
-            busy: (self.busy)(),
-            store: if store.is_empty() { "memory".to_owned() } else { store.join(",") },
-            health,
-            layout: self.layout.clone(),
-            signals: self.signals.lock().clone(),
-            clock_us: self.clock.now().as_micros(),
-            serial: 0,
-            cannot_read: running.unreadable.is_some() && !leads,
-            format: NEWEST_FORMAT,
-            last_seen_ms: 0,
-        }
-    }
-}
-
-impl Control {
-    /// Reads the counters once a second, updates this node's announcement, and sends events to the listeners.
-    async fn keep_history(&self) {
-        let mut ticks = interval(Duration::from_secs(1));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut last = self.seconds();
-        loop {
-            ticks.tick().await;
-            self.count_second(&mut last);
-        }
-    }
-
-    /// The current counters.
-    #[must_use]
-    pub fn seconds(&self) -> LastSecond {
-        let (decisions, calls) = (self.metrics.decision_times(), self.metrics.store_times());
-        LastSecond { decisions, calls, experiments: self.metrics.experiments(), health: None }
-    }
-
-    /// Records the counts since `last`, and sends them with the next heartbeat.
-    pub fn count_second(&self, last: &mut LastSecond) {
-        let (decisions, calls) = (self.metrics.decision_times(), self.metrics.store_times());
-        let added = (decisions.since(&last.decisions), calls.since(&last.calls));
-        (last.decisions, last.calls) = (decisions, calls);
-        let now_s = self.clock.now().as_micros() / 1_000_000;
-        let latencies = Latencies::of(&added.0, &added.1);
-        let requests = self.metrics.request_totals().into_iter();
-        let totals = requests.map(|(domain, totals)| ((domain, String::new()), totals));
-        let totals = totals.chain(self.metrics.rule_totals()).collect();
-        let rules = self.history.lock().record(now_s, totals, latencies);
-        let experiments = self.metrics.experiments();
-        let mut rows = merged::rows_of(&rules, (&added.0, &added.1));
-        rows.extend(merged::experiment_rows(&experiments, &last.experiments));
-        last.experiments = experiments;
-        self.fleet.count(rows);
-        let note = self.note();
-        self.fleet.announce(&note);
-        if last.health.replace(note.health.clone()).is_some_and(|before| before != note.health) {
-            self.emit("store", &json!({ "health": note.health }));
-        }
-        self.emit(
-            "stats",
-            &json!({
-                "at_s": now_s,
-                "allowed_per_s": note.allowed_per_s,
-                "refused_per_s": note.refused_per_s,
-                "busy": note.busy,
-                "health": note.health,
-                "version": note.version,
-            }),
-        );
-    }
-}
-
-/// The counters of a node at its last reading.
-#[derive(Debug)]
-pub struct LastSecond {
-    decisions: Reading,
-    calls: Reading,
-    experiments: BTreeMap<ExperimentSide, [u64; 3]>,
-    health: Option<String>,
 }

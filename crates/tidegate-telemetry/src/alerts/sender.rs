@@ -6,7 +6,7 @@
 
 /// Whether this node sends notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SenderRole {
     /// It holds the lease.
     Holder,
     /// Another node holds it.
@@ -15,44 +15,44 @@ pub enum Role {
     Orphan,
 }
 
-impl Role {
+impl SenderRole {
     /// Whether it sends notices.
     #[must_use]
     pub fn tells(self) -> bool {
-        self != Role::Other
+        self != SenderRole::Other
     }
 }
 
 /// The current role of this node.
 #[derive(Debug)]
-pub struct Duty {
-    role: Role,
+pub struct SenderLease {
+    role: SenderRole,
     lease_s: u64,
     last_answer_s: Option<u64>,
     began_s: u64,
 }
 
-impl Duty {
+impl SenderLease {
     /// No holder is known yet. A lease lasts `lease_s`.
     #[must_use]
     pub fn new(lease_s: u64, now_s: u64) -> Self {
-        Duty { role: Role::Other, lease_s, last_answer_s: None, began_s: now_s }
+        SenderLease { role: SenderRole::Other, lease_s, last_answer_s: None, began_s: now_s }
     }
 
     /// Records the store's answer at `now_s`: whether the lease is ours, or `None` without an answer.
-    pub fn heard(&mut self, now_s: u64, ours: Option<bool>) -> Role {
+    pub fn heard(&mut self, now_s: u64, ours: Option<bool>) -> SenderRole {
         match ours {
             Some(ours) => {
                 self.last_answer_s = Some(now_s);
-                self.role = if ours { Role::Holder } else { Role::Other };
+                self.role = if ours { SenderRole::Holder } else { SenderRole::Other };
             }
             None => {
                 // After the clock was set back, the silence counts from now.
                 let since_s = self.last_answer_s.unwrap_or(self.began_s).min(now_s);
                 self.last_answer_s = Some(since_s);
                 let silent_s = now_s - since_s;
-                if self.role == Role::Other && silent_s > self.lease_s {
-                    self.role = Role::Orphan;
+                if self.role == SenderRole::Other && silent_s > self.lease_s {
+                    self.role = SenderRole::Orphan;
                 }
             }
         }
@@ -61,7 +61,7 @@ impl Duty {
 
     /// The current role.
     #[must_use]
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> SenderRole {
         self.role
     }
 }
@@ -72,35 +72,35 @@ mod tests {
 
     #[test]
     fn the_holder_goes_on_while_the_store_is_away_and_others_wait_for_its_lease() {
-        let (mut holder, mut other) = (Duty::new(15, 0), Duty::new(15, 0));
-        assert_eq!(holder.heard(1, Some(true)), Role::Holder);
-        assert_eq!(other.heard(1, Some(false)), Role::Other);
+        let (mut holder, mut other) = (SenderLease::new(15, 0), SenderLease::new(15, 0));
+        assert_eq!(holder.heard(1, Some(true)), SenderRole::Holder);
+        assert_eq!(other.heard(1, Some(false)), SenderRole::Other);
         for now in 2..=16 {
             assert_eq!(
                 (holder.heard(now, None), other.heard(now, None)),
-                (Role::Holder, Role::Other),
+                (SenderRole::Holder, SenderRole::Other),
                 "at {now}"
             );
         }
-        assert_eq!(other.heard(17, None), Role::Orphan);
+        assert_eq!(other.heard(17, None), SenderRole::Orphan);
         assert_eq!(
             other.heard(18, Some(false)),
-            Role::Other,
+            SenderRole::Other,
             "and is one of many again when the store answers"
         );
     }
 
     #[test]
     fn a_clock_that_is_set_back_keeps_nobody_from_telling_in_an_outage() {
-        let mut duty = Duty::new(15, 10_000);
-        assert_eq!(duty.heard(10_001, Some(false)), Role::Other);
+        let mut duty = SenderLease::new(15, 10_000);
+        assert_eq!(duty.heard(10_001, Some(false)), SenderRole::Other);
         let tells = (5_000..5_060).find(|now| duty.heard(*now, None).tells());
         assert_eq!(tells, Some(5_016));
     }
 
     #[test]
     fn a_node_that_never_heard_from_the_store_tells_after_a_lease() {
-        let mut duty = Duty::new(15, 100);
+        let mut duty = SenderLease::new(15, 100);
         assert!(!duty.heard(101, None).tells());
         assert!(duty.heard(116, None).tells());
     }

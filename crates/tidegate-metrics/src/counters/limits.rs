@@ -2,17 +2,13 @@
 //!
 //! Only default limits, tiers and experiments have series: those of single keys would name callers.
 
-use std::fmt;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Unit;
 use tidegate_limiter::Snapshot;
 
 use super::rules::LONGEST_LABEL;
-use crate::exposition::gauge;
+use crate::family::{Families, Text};
 
 /// The most limits with a series of their own.
 const MOST_LIMIT_SERIES: usize = 10_000;
@@ -28,17 +24,19 @@ struct KnownLimits {
 }
 
 struct LimitSeries {
-    domain: String,
-    rule: String,
-    tier: String,
-    limit: String,
+    domain: Arc<str>,
+    rule: Arc<str>,
+    tier: Arc<str>,
+    limit: Arc<str>,
     quota: u64,
     window_seconds: Option<f64>,
 }
 
 impl LimitSeries {
-    fn labels(&self) -> [(&'static str, &str); 4] {
-        [("domain", &self.domain), ("rule", &self.rule), ("tier", &self.tier), ("limit", &self.limit)]
+    fn labels(&self) -> [(&'static str, Text); 4] {
+        let labels =
+            [("domain", &self.domain), ("rule", &self.rule), ("tier", &self.tier), ("limit", &self.limit)];
+        labels.map(|(label, value)| (label, value.into()))
     }
 }
 
@@ -56,10 +54,10 @@ impl LimitTable {
                         continue;
                     }
                     known.series.push(LimitSeries {
-                        domain: domain.to_owned(),
-                        rule: rule.to_owned(),
-                        tier: tier.clone(),
-                        limit: name.clone(),
+                        domain: domain.into(),
+                        rule: rule.into(),
+                        tier: tier.as_str().into(),
+                        limit: name.as_str().into(),
                         quota: limit.limit.quota(),
                         window_seconds: limit.limit.quota_window().map(|window| window.get() as f64 / 1e6),
                     });
@@ -69,22 +67,18 @@ impl LimitTable {
         *self.0.lock() = known;
     }
 
-    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    pub(super) fn describe(&self, families: &mut Families) {
         let known = self.0.lock();
-        let help = "The most hits that an idle key may spend at once under each limit of a rule, by tier where it has tiers.";
-        let mut family = encoder.encode_descriptor("limit", help, None, MetricType::Gauge)?;
+        let help =
+            "Most hits that an idle key may spend at once, by limit, and by tier where a rule has tiers.";
+        let family = families.gauges("limit", help);
+        known.series.iter().for_each(|one| family.add(one.labels(), one.quota));
+        let help = "Time in which a spent limit is whole again; absent for calendar windows and concurrency.";
+        let family = families.gauges("limit_window_seconds", help);
         for one in &known.series {
-            ConstGauge::new(one.quota).encode(family.encode_family(&one.labels())?)?;
-        }
-        let help = "The time in which that many hits come back; absent for calendar windows and concurrency.";
-        let seconds = Some(&Unit::Seconds);
-        let mut family = encoder.encode_descriptor("limit_window", help, seconds, MetricType::Gauge)?;
-        for one in &known.series {
-            if let Some(window) = one.window_seconds {
-                ConstGauge::new(window).encode(family.encode_family(&one.labels())?)?;
-            }
+            one.window_seconds.into_iter().for_each(|window| family.add(one.labels(), window));
         }
         let help = "Limits in use without a series of their own: there are too many, or a name is too long.";
-        gauge(encoder, "limits_without_series", help, known.left_out)
+        families.gauge("limits_without_series", help, known.left_out);
     }
 }

@@ -1,22 +1,22 @@
 //! Asks every node of the fleet about its own decisions, and merges the answers.
 //!
-//! A question travels with the heartbeat, so the other nodes receive it within a second. Answers are bounded (`telling.rs`).
+//! A question travels with the heartbeat, so the other nodes receive it within a second. Answers are bounded (`answer.rs`).
 //! A node that does not answer in time is listed as missing; the result then covers only the others.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop, join_demands};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use super::Control;
-use super::fleet::{FleetAnswer, FleetError, FleetQuestion, NodeNote};
-use super::telling::{answer, build, too_long};
+use super::answer::{answer, build, too_long};
+use crate::control::NodeIdentity;
+use crate::control::fleet::{Fleet, FleetAnswer, FleetError, FleetQuestion, NodeStatus};
 
 /// The most bytes of one node's answer. Large, because every missing line of a sample shortens what can be replayed.
 pub const MOST_ANSWER_BYTES: usize = 2 << 20;
@@ -71,11 +71,11 @@ pub(crate) enum NodeAnswer {
 
 /// The answers of all nodes, and the nodes that did not answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct FleetAnswers {
     /// Answers by node name, this node first.
     pub(crate) answers: Vec<(String, NodeAnswer)>,
     /// Nodes without an answer, and why.
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) missing: Vec<UnansweredNode>,
 }
 
 /// The demand on each limit, summed over the nodes, and the nodes that contributed.
@@ -83,50 +83,67 @@ pub(crate) struct Gathered {
 pub(crate) struct JoinedDemand {
     pub(crate) limits: Vec<LimitDemand>,
     pub(crate) nodes: Vec<String>,
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) missing: Vec<UnansweredNode>,
 }
 
 /// A node whose answer is missing, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Missing {
+pub(crate) struct UnansweredNode {
     pub(crate) node: String,
     pub(crate) why: String,
 }
 
-impl Control {
+/// Questions to the other nodes, and answers to theirs.
+pub(crate) struct FleetQuestions {
+    fleet: Arc<dyn Fleet>,
+    decisions: Option<Arc<DecisionLog>>,
+    identity: Arc<NodeIdentity>,
+    /// The ids of this node's own questions, newest last: it must not answer them itself.
+    own: Mutex<VecDeque<u64>>,
+}
+
+impl FleetQuestions {
+    pub(crate) fn new(
+        fleet: Arc<dyn Fleet>,
+        decisions: Option<Arc<DecisionLog>>,
+        identity: Arc<NodeIdentity>,
+    ) -> Self {
+        FleetQuestions { fleet, decisions, identity, own: Mutex::default() }
+    }
+
     /// Asks every node, this one included.
-    pub(crate) async fn gather(&self, log: &Arc<DecisionLog>, question: Question) -> Gathered {
+    pub(crate) async fn gather(&self, log: &Arc<DecisionLog>, question: Question) -> FleetAnswers {
         let (own_log, own_question) = (log.clone(), question.clone());
         let own = spawn_blocking(move || build(&own_log, &own_question, usize::MAX));
         let (own, others) = tokio::join!(own, self.ask_others(&question));
         let own = own.unwrap_or(NodeAnswer::Nothing);
         let mut gathered = others;
-        gathered.answers.insert(0, (self.node.clone(), own));
+        gathered.answers.insert(0, (self.identity.node.clone(), own));
         gathered
     }
 
-    async fn ask_others(&self, question: &Question) -> Gathered {
+    async fn ask_others(&self, question: &Question) -> FleetAnswers {
         if !self.fleet.is_shared() {
-            return Gathered::default();
+            return FleetAnswers::default();
         }
-        let unknown = |why: String| Gathered {
+        let unknown = |why: String| FleetAnswers {
             answers: Vec::new(),
-            missing: vec![Missing { node: "the other nodes".to_owned(), why }],
+            missing: vec![UnansweredNode { node: "the other nodes".to_owned(), why }],
         };
         let notes = match self.fleet.known_nodes().await {
             Ok(notes) => notes,
             Err(error) => return unknown(error.to_string()),
         };
         let own = self.answers_as();
-        let (lost, alive): (Vec<NodeNote>, Vec<NodeNote>) = notes.into_iter().partition(|note| note.lost);
+        let (lost, alive): (Vec<NodeStatus>, Vec<NodeStatus>) = notes.into_iter().partition(|note| note.lost);
         let lost = lost.iter().filter(|note| answers_as(note) != own);
-        let lost: Vec<Missing> =
-            lost.map(|note| Missing { node: note.name.clone(), why: why_missing(note) }).collect();
+        let lost: Vec<UnansweredNode> =
+            lost.map(|note| UnansweredNode { node: note.name.clone(), why: why_missing(note) }).collect();
         let mut others: BTreeMap<String, String> =
             alive.iter().map(|note| (answers_as(note), note.name.clone())).collect();
         others.remove(&own);
         if others.is_empty() {
-            return Gathered { answers: Vec::new(), missing: lost };
+            return FleetAnswers { answers: Vec::new(), missing: lost };
         }
         let id = self.new_question();
         let text = serde_json::to_vec(question).unwrap_or_default();
@@ -140,7 +157,7 @@ impl Control {
             Ok(answers) => answers,
             Err(error) => return unknown(error.to_string()),
         };
-        let mut gathered = Gathered { answers: Vec::new(), missing: lost };
+        let mut gathered = FleetAnswers { answers: Vec::new(), missing: lost };
         for FleetAnswer { from, text } in answers {
             let Some(node) = others.remove(&from) else { continue };
             let why = match text.map(|text| serde_json::from_slice(&text)) {
@@ -153,18 +170,19 @@ impl Control {
                 Ok(Err(_)) => "its answer is in the format of another release".to_owned(),
                 Err(error) => format!("its answer cannot be read: {error}"),
             };
-            gathered.missing.push(Missing { node, why });
+            gathered.missing.push(UnansweredNode { node, why });
         }
         let late = || format!("it did not answer within {} s", ANSWERED_WITHIN.as_secs());
-        gathered.missing.extend(others.into_values().map(|node| Missing { node, why: late() }));
+        gathered.missing.extend(others.into_values().map(|node| UnansweredNode { node, why: late() }));
         gathered.answers.sort_by(|(a, _), (b, _)| a.cmp(b));
         gathered
     }
 
     /// A new question id. This node remembers it so as not to answer it: its answer would pass for another node's.
     fn new_question(&self) -> u64 {
-        let id = RandomState::new().hash_one(self.clock.now().as_micros());
-        let mut own = self.own_questions.lock();
+        // Any id that no other question has will do.
+        let id = getrandom::u64().expect("the system has random numbers");
+        let mut own = self.own.lock();
         if own.len() >= MOST_REMEMBERED {
             own.pop_front();
         }
@@ -202,13 +220,13 @@ impl Control {
     }
 
     /// Answers other nodes' questions, for as long as this node runs.
-    pub(super) async fn answer_questions(&self) {
+    pub(crate) async fn answer_all(&self) {
         let mut questions = self.fleet.questions();
         let mut answered: VecDeque<u64> = VecDeque::new();
         loop {
             let asked = questions.borrow_and_update().clone();
             for question in asked {
-                if answered.contains(&question.id) || self.own_questions.lock().contains(&question.id) {
+                if answered.contains(&question.id) || self.own.lock().contains(&question.id) {
                     continue;
                 }
                 answered.truncate(MOST_REMEMBERED);
@@ -224,7 +242,7 @@ impl Control {
     async fn answer(&self, question: FleetQuestion) {
         // A question of a newer release is not answered; the asking node lists this one as missing.
         let Ok(wanted) = serde_json::from_slice::<Question>(&question.text) else { return };
-        let log = self.metrics.decisions().cloned();
+        let log = self.decisions.clone();
         // Not at low priority: a person waits, and it takes milliseconds.
         let Ok(text) = spawn_blocking(move || answer(log.as_deref(), &wanted)).await else { return };
         let from = self.answers_as();
@@ -236,16 +254,16 @@ impl Control {
     }
 
     fn answers_as(&self) -> String {
-        format!("{} {}", self.node, self.started_us)
+        format!("{} {}", self.identity.node, self.identity.started_us)
     }
 }
 
 /// Identifies a node's answers. The name alone is not enough: two nodes may have the same one.
-fn answers_as(note: &NodeNote) -> String {
+fn answers_as(note: &NodeStatus) -> String {
     format!("{} {}", note.name, note.started_us)
 }
 
 /// Why a lost node's answer is missing.
-pub(crate) fn why_missing(note: &NodeNote) -> String {
+pub(crate) fn why_missing(note: &NodeStatus) -> String {
     format!("it was not heard for {} s, and did not shut down cleanly", note.last_seen_ms / 1_000)
 }

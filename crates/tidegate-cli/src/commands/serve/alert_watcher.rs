@@ -8,13 +8,14 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_admin::{AlertDesk, AlertStats, CallerWatch, Control, Exposition, Format, at_low_priority};
+use tidegate_admin::{CallerWatch, ControlPlane, at_low_priority};
 use tidegate_core::Micros;
+use tidegate_metrics::{Families, Histogram, Registry};
 use tidegate_store::{Clock, Record, Store};
-use tidegate_telemetry::Scrape;
 use tidegate_telemetry::alerts::{
-    Alert, Book, Courier, Detector, Duty, MOST_SILENCES, Minute, Minutes, Notice, OthersHeard, Role,
-    RuleCounts, RuleName, Severity, Signals, Silence, Telling, TrafficStats, rule_counts,
+    ActiveAlerts, Alert, AlertStats, Detector, MOST_SILENCES, Minute, Minutes, Notice, OthersHeard,
+    RuleCounts, RuleName, Sender, SenderLease, SenderRole, Severity, SharedAlerts, Signals, Silence,
+    TrafficStats, WebhookQueue, rule_counts, store_calls,
 };
 
 use super::backend::Backend;
@@ -47,24 +48,24 @@ const COMPARE_AFTER_S: u64 = 10;
 const ASK_FOR_MINUTE_AT: [u64; 4] = [5, 20, 35, 50];
 
 /// Watches for problems, and has alerts sent.
-pub(super) struct Watchman {
-    desk: Arc<AlertDesk>,
+pub(super) struct AlertWatcher {
+    desk: Arc<SharedAlerts>,
     detector: Detector,
     traffic: Arc<Mutex<TrafficStats>>,
-    duty: Duty,
+    duty: SenderLease,
     /// The store that nodes share, if they do.
     shared: Option<Arc<dyn Store>>,
     backend: Backend,
     /// This node's id in the lease: unique to the process.
     holder: Vec<u8>,
-    courier: Option<Arc<Courier>>,
-    control: Arc<Control>,
+    courier: Option<Arc<WebhookQueue>>,
+    control: Arc<ControlPlane>,
     clock: Arc<dyn Clock>,
     node: String,
     /// Whether other nodes have the same name.
     has_namesakes: bool,
-    /// The metrics of a while ago.
-    before: Option<(u64, Scrape)>,
+    /// The durations of calls to the store as of a while ago.
+    before: Option<(u64, Histogram)>,
     minutes: MinuteSource,
     /// None only while the callers are read.
     callers: Option<CallerWatch>,
@@ -78,24 +79,24 @@ struct MinuteSource {
     judged: Option<u64>,
 }
 
-impl Watchman {
+impl AlertWatcher {
     /// `one_in` is the number of admissions that a logged one stands for.
     pub(super) fn new(
         settings: &AlertSettings,
         node: &str,
         backend: &Backend,
-        control: Arc<Control>,
+        control: Arc<ControlPlane>,
         one_in: u32,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let desk = Arc::new(AlertDesk::new(Book::new(&settings.dashboard)));
+        let desk = Arc::new(SharedAlerts::new(ActiveAlerts::new(&settings.dashboard)));
         control.show_alerts(desk.clone());
-        let courier = settings.receiver.clone().map(|receiver| Arc::new(Courier::new(receiver, node)));
-        Watchman {
+        let courier = settings.receiver.clone().map(|receiver| Arc::new(WebhookQueue::new(receiver, node)));
+        AlertWatcher {
             desk,
             detector: Detector::new(settings.thresholds.clone()),
             traffic: Arc::default(),
-            duty: Duty::new(LEASE.get() / 1_000_000, seconds(&*clock)),
+            duty: SenderLease::new(LEASE.get() / 1_000_000, seconds(&*clock)),
             shared: backend.shared(),
             backend: backend.clone(),
             holder: format!("{node} {}", clock.now().as_micros()).into_bytes(),
@@ -134,18 +135,18 @@ impl Watchman {
     }
 
     /// Runs until dropped.
-    pub(super) async fn run(mut self, exposition: Arc<Exposition>) {
+    pub(super) async fn run(mut self, registry: Arc<Registry>) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.look(Reading::of(&exposition).await).await;
+            self.look(Reading::of(&registry).await).await;
         }
     }
 
-    async fn look(&mut self, Reading { scrape, rules }: Reading) {
+    async fn look(&mut self, Reading { families, rules }: Reading) {
         let now_s = seconds(&*self.clock);
-        let heard = self.tell_and_hear(now_s, scrape).await;
+        let heard = self.tell_and_hear(now_s, families).await;
         let others_heard = if heard.is_some() { OthersHeard::Yes } else { OthersHeard::No };
         let others = self.with_namesakes(heard);
         let told_elsewhere = others.iter().flat_map(|one| one.told.clone()).collect();
@@ -158,16 +159,16 @@ impl Watchman {
         let (before, ours) = (self.duty.role(), self.renew().await);
         let role = self.duty.heard(now_s, ours);
         self.change_duty(now_s, before, role).await;
-        self.backend.estimates_keys(role == Role::Holder);
+        self.backend.estimates_keys(role == SenderRole::Holder);
         self.share_silences(now_s).await;
-        let telling = if role.tells() { Telling::Ours } else { Telling::Anothers };
+        let telling = if role.tells() { Sender::ThisNode } else { Sender::OtherNode };
         let notices = self.desk.step(now_s, found, telling);
         notices.iter().for_each(tell);
         if !notices.is_empty() {
             self.control.alerts_changed();
         }
         self.courier.iter().for_each(|courier| courier.take(now_s, &notices));
-        if role == Role::Holder && self.is_delivered().await {
+        if role == SenderRole::Holder && self.is_delivered().await {
             self.share_told().await;
         }
     }
@@ -191,10 +192,10 @@ impl Watchman {
     }
 
     /// Announces this node's signals and returns those of the others; `None` if the store does not answer.
-    async fn tell_and_hear(&mut self, now_s: u64, scrape: Scrape) -> Option<Vec<Signals>> {
+    async fn tell_and_hear(&mut self, now_s: u64, families: Families) -> Option<Vec<Signals>> {
         let callers = std::mem::take(&mut self.own.callers);
-        let before = self.before.as_ref().map(|(_, scrape)| scrape);
-        self.own = Signals::read(&self.node, &scrape, before);
+        let before = self.before.as_ref().map(|(_, calls)| calls);
+        self.own = Signals::read(&self.node, &families, before);
         (self.own.version, self.own.started_us) = self.control.running_version();
         self.own.publish_failed = self.control.not_distributed().is_some();
         self.own.callers = callers;
@@ -203,7 +204,7 @@ impl Watchman {
             book.told(MOST_HEARD).into_iter().map(|alert| alert.fingerprint.clone()).collect()
         });
         if self.before.as_ref().is_none_or(|(at, _)| now_s.abs_diff(*at) >= COMPARE_AFTER_S) {
-            self.before = Some((now_s, scrape));
+            self.before = Some((now_s, store_calls(&families).cloned().unwrap_or_default()));
         }
         if !self.control.is_shared() {
             return Some(Vec::new());
@@ -301,14 +302,14 @@ impl Watchman {
     }
 
     /// Takes over or hands over the duty to send.
-    async fn change_duty(&mut self, now_s: u64, before: Role, role: Role) {
+    async fn change_duty(&mut self, now_s: u64, before: SenderRole, role: SenderRole) {
         match (before, role) {
-            (Role::Other | Role::Orphan, Role::Holder) => {
+            (SenderRole::Other | SenderRole::Orphan, SenderRole::Holder) => {
                 let told = self.shared_told().await;
                 tracing::debug!(alerts = told.len(), "this node now sends the fleet's alerts");
                 self.desk.with_book(|book| book.take_over(now_s, told));
             }
-            (Role::Holder | Role::Orphan, Role::Other) => {
+            (SenderRole::Holder | SenderRole::Orphan, SenderRole::Other) => {
                 let knows = self.shared_told().await;
                 self.desk.with_book(|book| book.hand_over(&knows));
             }
@@ -386,7 +387,7 @@ impl Watchman {
     async fn renew(&self) -> Option<bool> {
         let Some(store) = &self.shared else { return Some(true) };
         let record = Record { name: LEASE_NAME, value: &self.holder };
-        if self.duty.role() == Role::Holder {
+        if self.duty.role() == SenderRole::Holder {
             match store.replace_record(record, Some(self.holder.as_slice()), LEASE).answer().await {
                 Ok(true) => return Some(true),
                 Ok(false) => {}
@@ -408,18 +409,18 @@ impl Watchman {
 /// What a look reads of the metrics.
 struct Reading {
     /// Without the series of single rules.
-    scrape: Scrape,
+    families: Families,
     rules: Vec<RuleCounts>,
 }
 
 impl Reading {
     /// Read where it holds nobody up, as large as it is.
-    fn of(exposition: &Arc<Exposition>) -> impl Future<Output = Reading> + Send + use<> {
-        let exposition = exposition.clone();
+    fn of(registry: &Arc<Registry>) -> impl Future<Output = Reading> + Send + use<> {
+        let registry = registry.clone();
         at_low_priority(move || {
-            let scrape = Scrape::parse_counted(&exposition.text(Format::OpenMetrics));
-            let rules = rule_counts(&scrape);
-            Reading { scrape: scrape.without("rule"), rules }
+            let families = registry.read_without_zeros();
+            let rules = rule_counts(&families);
+            Reading { families: families.without("rule"), rules }
         })
     }
 }

@@ -5,25 +5,23 @@
 //! Prometheus behind it; the rules beyond the bound share one set.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_limiter::{RuleHits, RuleResult, RuleWatcher, Source};
 use tidegate_rules::{Rule, Variant};
 
 use super::lanes::{LANES, mine};
-use crate::control::Totals;
-use crate::exposition::gauge;
+use super::totals::Totals;
+use crate::family::{Families, Family, Text};
 
 /// The most rules with series of their own.
 pub const MOST_RULE_SERIES: usize = 10_000;
 
 /// The longest name that becomes a label. Native rule names are no longer than this; envoyproxy/ratelimit's have no bound.
 pub(super) const LONGEST_LABEL: usize = 256;
+
+type Labels = [(&'static str, Text); 2];
 
 /// The names of the shared series, and of the one for limits that came with the request instead of from a rule. No domain
 /// has an empty name, so neither can clash with a rule.
@@ -39,8 +37,8 @@ pub(super) struct RuleTable {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct RuleName {
-    domain: Box<str>,
-    rule: Box<str>,
+    domain: Arc<str>,
+    rule: Arc<str>,
 }
 
 impl RuleTable {
@@ -102,40 +100,43 @@ impl RuleTable {
         counted.collect()
     }
 
-    /// Writes hits by outcome, as envoyproxy/ratelimit counts them.
-    pub(super) fn encode_hits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Hits that requests asked of each rule, counted while StatsD is sent: near_limit is the part of within_limit above 80 % of the limit; the last two are parts of over_limit.";
-        let mut family = encoder.encode_descriptor("hits", help, None, MetricType::Counter)?;
+    /// Adds hits by outcome, as envoyproxy/ratelimit counts them.
+    pub(super) fn describe_hits(&self, families: &mut Families) {
+        let help = "Hits asked of each rule, counted only while StatsD is exported. near_limit is the part of within_limit above 80 % of the limit; over_limit_with_local_cache and shadow_mode are parts of over_limit.";
+        let family = families.counters("hits", help);
         let used = self.series.iter().filter(|(_, series)| series.is_used());
-        for (name, series) in used {
-            series.encode_hits(&mut family, (&name.domain, &name.rule))?;
-        }
-        self.shared.encode_hits(&mut family, SHARED)
+        used.for_each(|(name, series)| series.describe_hits(family, name.labels()));
+        self.shared.describe_hits(family, labels_of(SHARED));
     }
 
-    pub(super) fn encode(&self, direct: &RuleSeries, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "What each rule said to the requests it matched, and who answered. Looks, which spend nothing, are not among them: tidegate_looks_total.";
-        let mut family = encoder.encode_descriptor("decisions", help, None, MetricType::Counter)?;
-        for (name, series) in &self.series {
-            series.encode(&mut family, (&name.domain, &name.rule))?;
-        }
+    pub(super) fn describe(&self, direct: &RuleSeries, families: &mut Families) {
+        let help = "Rule checks: what each rule said to each request it matched, and which source answered. One request counts once per matching rule; tidegate_requests_total counts requests.";
+        let family = families.counters("decisions", help);
+        self.series.iter().for_each(|(name, series)| series.describe(family, name.labels()));
         let sharing = Arc::strong_count(&self.shared) as u64 - 1;
         if sharing > 0 || self.shared.is_used() {
-            self.shared.encode(&mut family, SHARED)?;
+            self.shared.describe(family, labels_of(SHARED));
         }
         if direct.is_used() {
-            direct.encode(&mut family, DIRECT)?;
+            direct.describe(family, labels_of(DIRECT));
         }
-        let help = "What rules with an experiment said, by the side of it that a request was on.";
-        let mut family =
-            encoder.encode_descriptor("experiment_decisions", help, None, MetricType::Counter)?;
-        for (name, series) in &self.series {
-            series.encode_experiment(&mut family, name)?;
-        }
+        let help = "Rule checks of rules with an experiment, by the side of the experiment.";
+        let family = families.counters("experiment_decisions", help);
+        self.series.iter().for_each(|(name, series)| series.describe_experiment(family, name.labels()));
         let help =
             "Rules in use that share the series called others: there are too many, or a name is too long.";
-        gauge(encoder, "rules_sharing_series", help, sharing)
+        families.gauge("rules_sharing_series", help, sharing);
     }
+}
+
+impl RuleName {
+    fn labels(&self) -> Labels {
+        [("domain", (&self.domain).into()), ("rule", (&self.rule).into())]
+    }
+}
+
+fn labels_of((domain, rule): (&'static str, &'static str)) -> Labels {
+    [("domain", domain.into()), ("rule", rule.into())]
 }
 
 /// The counters of one rule. A lane's counters are allocated at its first decision: most rules of a large set are seldom
@@ -157,7 +158,7 @@ struct Counts {
 }
 
 /// One side of a rule's experiment: domain, rule, and the side's name.
-pub(crate) type ExperimentSide = (String, String, &'static str);
+pub type ExperimentSide = (String, String, &'static str);
 
 const VARIANTS: [Variant; 2] = [Variant::Control, Variant::Experiment];
 
@@ -236,15 +237,13 @@ impl RuleSeries {
         used.map(|counts| counts.hits[stat as usize].load(Ordering::Relaxed)).sum()
     }
 
-    fn encode_hits(&self, family: &mut MetricEncoder<'_>, (domain, rule): (&str, &str)) -> fmt::Result {
+    fn describe_hits(&self, family: &mut Family, [domain, rule]: Labels) {
         for (stat, name) in HitStat::ALL {
             let count = self.count_hits(stat);
             if count > 0 {
-                let labels = [("domain", domain), ("rule", rule), ("stat", name)];
-                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                family.add([domain.clone(), rule.clone(), ("stat", name.into())], count);
             }
         }
-        Ok(())
     }
 
     fn totals(&self) -> Totals {
@@ -272,39 +271,28 @@ impl RuleSeries {
         }
     }
 
-    /// Writes both sides of the rule's experiment, once it has decided anything.
-    fn encode_experiment(&self, family: &mut MetricEncoder<'_>, name: &RuleName) -> fmt::Result {
+    /// Adds both sides of the rule's experiment, once it has decided anything.
+    fn describe_experiment(&self, family: &mut Family, [domain, rule]: Labels) {
         for (variant, result) in
             VARIANTS.into_iter().flat_map(|one| RuleResult::ALL.map(|result| (one, result)))
         {
             let count = self.count_in_experiment(variant, result);
             if count > 0 {
-                let labels = [
-                    ("domain", &*name.domain),
-                    ("rule", &*name.rule),
-                    ("variant", variant.name()),
-                    ("result", result.name()),
-                ];
-                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                let (variant, result) =
+                    (("variant", variant.name().into()), ("result", result.name().into()));
+                family.add([domain.clone(), rule.clone(), variant, result], count);
             }
         }
-        Ok(())
     }
 
-    fn encode(&self, family: &mut MetricEncoder<'_>, (domain, rule): (&str, &str)) -> fmt::Result {
+    fn describe(&self, family: &mut Family, [domain, rule]: Labels) {
         for (result, source) in pairs() {
             let count = self.count(result, source);
             if count > 0 || is_expected(result, source) {
-                let labels = [
-                    ("domain", domain),
-                    ("rule", rule),
-                    ("result", result.name()),
-                    ("source", source.name()),
-                ];
-                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                let (result, source) = (("result", result.name().into()), ("source", source.name().into()));
+                family.add([domain.clone(), rule.clone(), result, source], count);
             }
         }
-        Ok(())
     }
 }
 

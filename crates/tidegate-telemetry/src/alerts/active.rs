@@ -80,16 +80,16 @@ impl Notice {
 
 /// Whether this node sends notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum Sender {
     /// It does.
-    Ours,
+    ThisNode,
     /// Another node does: this one only records alerts.
-    Anothers,
+    OtherNode,
 }
 
 /// All alerts.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct ActiveAlerts {
     entries: BTreeMap<(Kind, String), Entry>,
     over: VecDeque<Alert>,
     left_out: u64,
@@ -108,11 +108,11 @@ struct Entry {
     told_s: Option<u64>,
 }
 
-impl Book {
+impl ActiveAlerts {
     /// An empty book; links in its alerts begin with `dashboard`.
     #[must_use]
     pub fn new(dashboard: &str) -> Self {
-        Book { dashboard: dashboard.trim_end_matches('/').to_owned(), ..Book::default() }
+        ActiveAlerts { dashboard: dashboard.trim_end_matches('/').to_owned(), ..ActiveAlerts::default() }
     }
 
     /// Records the findings at `now_s`, and returns the notices that this node must send.
@@ -121,7 +121,7 @@ impl Book {
         now_s: u64,
         mut found: Found,
         silences: &[Silence],
-        telling: Telling,
+        telling: Sender,
     ) -> Vec<Notice> {
         for one in std::mem::take(&mut found.findings) {
             self.see(now_s, one);
@@ -130,7 +130,7 @@ impl Book {
         for (key, entry) in &mut self.entries {
             entry.note_unknown(now_s, &found);
             entry.alert.silenced = silences.iter().any(|silence| silence.covers(&entry.alert, now_s));
-            let may_tell = telling == Telling::Ours && !entry.alert.silenced;
+            let may_tell = telling == Sender::ThisNode && !entry.alert.silenced;
             match entry.told_s {
                 _ if entry.is_gone(now_s) => over.push(key.clone()),
                 // An alert that ended a moment ago does not begin again here: the node that reported it reports its end.
@@ -303,8 +303,8 @@ mod tests {
         }
     }
 
-    fn step(book: &mut Book, now_s: u64, found: Vec<Finding>) -> Vec<Notice> {
-        book.step(now_s, found.into(), &[], Telling::Ours)
+    fn step(book: &mut ActiveAlerts, now_s: u64, found: Vec<Finding>) -> Vec<Notice> {
+        book.step(now_s, found.into(), &[], Sender::ThisNode)
     }
 
     fn states(notices: &[Notice]) -> Vec<(&str, &str)> {
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn an_alert_is_told_once_when_it_begins_and_once_when_it_is_over() {
-        let mut book = Book::new("https://gate.example/");
+        let mut book = ActiveAlerts::new("https://gate.example/");
         assert_eq!(states(&step(&mut book, 100, vec![down("r")])), []);
         let begun = step(&mut book, 102, vec![down("r")]);
         assert_eq!(states(&begun), [("firing", "r")]);
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_flickers_is_told_once() {
-        let mut book = Book::new("");
+        let mut book = ActiveAlerts::new("");
         let told: usize = (0..100)
             .map(|now| step(&mut book, now, if now % 7 < 4 { vec![down("r")] } else { vec![] }).len())
             .sum();
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn what_does_not_last_is_not_told() {
-        let mut book = Book::new("");
+        let mut book = ActiveAlerts::new("");
         let told: usize = (0..60)
             .map(|now| step(&mut book, now, if now == 5 { vec![down("r")] } else { vec![] }).len())
             .sum();
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn an_alert_that_goes_on_is_told_again_after_hours() {
-        let mut book = Book::new("");
+        let mut book = ActiveAlerts::new("");
         let told: Vec<u64> =
             (0..40_000).filter(|now| !step(&mut book, *now, vec![down("r")]).is_empty()).collect();
         assert_eq!(told, [2, 2 + 4 * 3600, 2 + 8 * 3600]);
@@ -360,16 +360,18 @@ mod tests {
 
     #[test]
     fn what_is_silenced_is_kept_and_not_told_until_the_silence_ends() {
-        let mut book = Book::new("");
-        let told =
-            |now: &u64| !book.step(*now, vec![down("r")].into(), &[silence("r")], Telling::Ours).is_empty();
+        let mut book = ActiveAlerts::new("");
+        let told = |now: &u64| {
+            !book.step(*now, vec![down("r")].into(), &[silence("r")], Sender::ThisNode).is_empty()
+        };
         assert_eq!((0..100).filter(told).collect::<Vec<u64>>(), [50]);
     }
 
     #[test]
     fn a_silence_is_for_its_subject_alone() {
-        let mut book = Book::new("");
-        let mut at = |now| book.step(now, vec![down("r"), down("s")].into(), &[silence("r")], Telling::Ours);
+        let mut book = ActiveAlerts::new("");
+        let mut at =
+            |now| book.step(now, vec![down("r"), down("s")].into(), &[silence("r")], Sender::ThisNode);
         at(0);
         assert_eq!(states(&at(5)), [("firing", "s")]);
         assert!(book.active().iter().any(|alert| alert.silenced && alert.subject == "r"));
@@ -377,20 +379,20 @@ mod tests {
 
     #[test]
     fn who_takes_the_duty_over_tells_what_is_new_and_the_end_of_what_was_told() {
-        let (mut first, mut second) = (Book::new(""), Book::new(""));
+        let (mut first, mut second) = (ActiveAlerts::new(""), ActiveAlerts::new(""));
         for now in 0..=2 {
-            let at = |book: &mut Book, telling| {
+            let at = |book: &mut ActiveAlerts, telling| {
                 book.step(now, vec![down("r"), down("t")].into(), &[], telling).len()
             };
             assert_eq!(
-                (at(&mut first, Telling::Ours), at(&mut second, Telling::Anothers)),
+                (at(&mut first, Sender::ThisNode), at(&mut second, Sender::OtherNode)),
                 (2 * usize::from(now == 2), 0)
             );
         }
         let told: Vec<Alert> = first.told(100).into_iter().cloned().collect();
         // The first alert is gone; s begins before the second node knows that.
         (3..12).for_each(|now| {
-            assert_eq!(second.step(now, vec![down("r"), down("s")].into(), &[], Telling::Anothers), [])
+            assert_eq!(second.step(now, vec![down("r"), down("s")].into(), &[], Sender::OtherNode), [])
         });
         second.take_over(12, told);
         let mut later = Vec::new();
@@ -405,22 +407,23 @@ mod tests {
 
     #[test]
     fn who_hands_the_duty_over_tells_the_end_only_of_what_the_other_does_not_know() {
-        let mut first = Book::new("");
-        (0..=2).for_each(|now| drop(first.step(now, vec![down("r"), down("t")].into(), &[], Telling::Ours)));
+        let mut first = ActiveAlerts::new("");
+        (0..=2)
+            .for_each(|now| drop(first.step(now, vec![down("r"), down("t")].into(), &[], Sender::ThisNode)));
         let knows: Vec<Alert> =
             first.told(100).into_iter().filter(|one| one.subject == "r").cloned().collect();
         first.hand_over(&knows);
         let later: Vec<Notice> =
-            (3..40).flat_map(|now| first.step(now, vec![].into(), &[], Telling::Anothers)).collect();
+            (3..40).flat_map(|now| first.step(now, vec![].into(), &[], Sender::OtherNode)).collect();
         assert_eq!(states(&later), [("resolved", "t")]);
     }
 
     #[test]
     fn what_another_node_says_it_told_is_told_by_the_new_holder_only_once_that_one_is_gone() {
-        let mut second = Book::new("");
+        let mut second = ActiveAlerts::new("");
         let mut at = |now: u64, elsewhere: &[String]| {
             second.heard(elsewhere.iter().cloned().collect());
-            second.step(now, vec![down("r"), down("s")].into(), &[], Telling::Ours)
+            second.step(now, vec![down("r"), down("s")].into(), &[], Sender::ThisNode)
         };
         let told = [fingerprint(Kind::StoreDown, "r")];
         let while_heard: Vec<Notice> = (0..5).flat_map(|now| at(now, &told)).collect();
@@ -430,15 +433,16 @@ mod tests {
 
     #[test]
     fn what_ended_before_the_duty_was_taken_over_does_not_begin_then() {
-        let mut second = Book::new("");
-        (0..=5).for_each(|now| drop(second.step(now, vec![down("r")].into(), &[], Telling::Anothers)));
-        let told: usize = (6..40).map(|now| second.step(now, vec![].into(), &[], Telling::Ours).len()).sum();
+        let mut second = ActiveAlerts::new("");
+        (0..=5).for_each(|now| drop(second.step(now, vec![down("r")].into(), &[], Sender::OtherNode)));
+        let told: usize =
+            (6..40).map(|now| second.step(now, vec![].into(), &[], Sender::ThisNode).len()).sum();
         assert_eq!((told, second.over().count()), (0, 1));
     }
 
     #[test]
     fn what_began_before_the_clock_was_set_back_is_told_all_the_same() {
-        let mut book = Book::new("");
+        let mut book = ActiveAlerts::new("");
         step(&mut book, 10_000, vec![down("r")]);
         let told: Vec<u64> =
             (5_000..5_030).filter(|now| !step(&mut book, *now, vec![down("r")]).is_empty()).collect();
@@ -447,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_back_keeps_no_alert_for_ever() {
-        let mut book = Book::new("");
+        let mut book = ActiveAlerts::new("");
         (10_000..10_010).for_each(|now| drop(step(&mut book, now, vec![down("r")])));
         let ended: Vec<u64> =
             (5_000..5_030).filter(|now| !step(&mut book, *now, vec![]).is_empty()).collect();
@@ -459,8 +463,8 @@ mod tests {
         Detector::default().look(0, &[Signals::default()], OthersHeard::No)
     }
 
-    fn with_an_alert() -> Book {
-        let mut book = Book::new("");
+    fn with_an_alert() -> ActiveAlerts {
+        let mut book = ActiveAlerts::new("");
         (0..=2).for_each(|now| drop(step(&mut book, now, vec![down("r")])));
         book
     }
@@ -469,7 +473,7 @@ mod tests {
     fn an_alert_does_not_end_while_it_is_unknown_whether_it_goes_on() {
         let mut book = with_an_alert();
         let notices: Vec<Notice> =
-            (3..3_600).flat_map(|now| book.step(now, alone(), &[], Telling::Ours)).collect();
+            (3..3_600).flat_map(|now| book.step(now, alone(), &[], Sender::ThisNode)).collect();
         assert_eq!(notices, []);
         assert_eq!(book.active().len(), 1);
     }
@@ -477,7 +481,7 @@ mod tests {
     #[test]
     fn an_alert_ends_once_it_is_known_for_a_while_that_it_is_over() {
         let mut book = with_an_alert();
-        (3..100).for_each(|now| drop(book.step(now, alone(), &[], Telling::Ours)));
+        (3..100).for_each(|now| drop(book.step(now, alone(), &[], Sender::ThisNode)));
         let ended: Vec<u64> = (100..200).filter(|now| !step(&mut book, *now, vec![]).is_empty()).collect();
         assert_eq!(ended, [99 + CLEAR_AFTER_S]);
         assert_eq!(book.over().next().and_then(|alert| alert.ended_s), Some(2), "when it was last seen");
@@ -487,7 +491,7 @@ mod tests {
     fn an_alert_says_since_when_it_is_unknown_whether_it_goes_on() {
         let mut book = with_an_alert();
         let mut since = |now, found| {
-            book.step(now, found, &[], Telling::Ours);
+            book.step(now, found, &[], Sender::ThisNode);
             book.active()[0].unknown_since_s
         };
         assert_eq!(since(3, vec![down("r")].into()), None);
@@ -498,7 +502,7 @@ mod tests {
 
     #[test]
     fn there_is_a_bound_on_everything() {
-        let mut book = Book::new("");
+        let mut book = ActiveAlerts::new("");
         step(&mut book, 0, (0..MOST_ACTIVE + 7).map(|n| down(&n.to_string())).collect());
         assert_eq!((book.entries.len(), book.left_out()), (MOST_ACTIVE, 7));
     }

@@ -4,9 +4,10 @@
 use std::fs;
 
 use serde_json::Value;
-use tidegate_admin::{LastSecond, Metrics};
+use tidegate_admin::LastSecond;
 use tidegate_core::Hits;
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig};
+use tidegate_metrics::Metrics;
 use tidegate_rules::{Format as RuleFormat, RuleSet, Source, Timestamp};
 use tidegate_store::ManualClock;
 use tidegate_telemetry::alerts::Thresholds;
@@ -41,13 +42,13 @@ rules:
 type Asked = (&'static str, String, u64);
 
 struct Node {
-    watchman: Watchman,
+    alert_watcher: AlertWatcher,
     stats: Box<dyn Fn() -> AlertStats>,
     backend: Backend,
     limiter: Arc<Limiter>,
     metrics: Arc<Metrics>,
-    control: Arc<Control>,
-    exposition: Arc<Exposition>,
+    control: Arc<ControlPlane>,
+    registry: Arc<Registry>,
     last: LastSecond,
     member: u64,
     courier: AbortHandle,
@@ -67,7 +68,7 @@ impl Node {
         let settings = Settings::of_file(&file).unwrap();
         let (metrics, clock): (_, Arc<dyn Clock>) = (Arc::new(Metrics::new()), clock.clone());
         let backend = Backend::by(&settings, &metrics, clock.clone());
-        decisions::keep(&settings, &metrics, &backend).await.unwrap();
+        let log = decisions::keep(&settings, &metrics, &backend).await.unwrap();
         let mut config = LimiterConfig::new(compiled(RULES), backend.store(), metrics.clone());
         config.remote = backend.remote(&settings.store);
         let limiter = Arc::new(Limiter::new(config));
@@ -76,6 +77,8 @@ impl Node {
         let parts = ControlParts {
             limiter: &limiter,
             metrics: &metrics,
+            decisions: log.as_ref(),
+            event_counts: &Arc::default(),
             database: None,
             backend: &backend,
             busy: &Arc::new(BusyRatio::default()),
@@ -85,22 +88,21 @@ impl Node {
         };
         let control = control_plane::control(&settings, &parts);
         let alerts = settings.alerts.check().unwrap().unwrap();
-        let watchman = Watchman::new(&alerts, name, &backend, control.clone(), 1, clock);
-        let courier = tokio::spawn(watchman.deliver()).abort_handle();
+        let alert_watcher = AlertWatcher::new(&alerts, name, &backend, control.clone(), 1, clock);
+        let courier = tokio::spawn(alert_watcher.deliver()).abort_handle();
         let (holder, nodes) = (backend.clone(), limiter.clone());
-        let exposition = Exposition::new(metrics.clone())
-            .with_usage(move || holder.usage())
-            .with_nodes(move || nodes.nodes());
-        let (stats, last) = (Box::new(watchman.stats()), control.seconds());
+        let registry =
+            Registry::new(metrics.clone()).with(move || holder.usage()).with(move || nodes.nodes());
+        let (stats, last) = (Box::new(alert_watcher.stats()), control.seconds());
         let member = name.bytes().map(u64::from).sum();
         Node {
-            watchman,
+            alert_watcher,
             stats,
             backend,
             limiter,
             metrics,
             control,
-            exposition: Arc::new(exposition),
+            registry: Arc::new(registry),
             last,
             member,
             courier,
@@ -133,7 +135,7 @@ impl Node {
     }
 
     async fn look(&mut self) {
-        self.watchman.look(Reading::of(&self.exposition).await).await;
+        self.alert_watcher.look(Reading::of(&self.registry).await).await;
     }
 }
 
@@ -190,13 +192,13 @@ impl World {
     fn until_stores_are(&self, up: f64) {
         for node in &self.nodes {
             eventually("the store is seen as it is", PATIENCE, || {
-                let scrape = self.runtime.block_on(async {
+                let families = self.runtime.block_on(async {
                     node.ask(&usual(0)).await;
                     // Connections are made meanwhile.
                     tokio::time::sleep(Duration::from_millis(5)).await;
-                    counted(&node.exposition).await
+                    counted(&node.registry).await
                 });
-                scrape.samples("tidegate_store_up").iter().all(|one| one.value == up)
+                families.series("tidegate_store_up").iter().all(|one| one.number() == up)
             });
         }
     }
@@ -395,7 +397,7 @@ fn nodes_that_run_different_rules_still_do_while_the_store_that_says_so_is_down(
     world.redis.kill();
     world.until_stores_are(0.0);
     world.look_for(60, [0, 1]);
-    let active = |node: &Node| node.watchman.desk.with_book(|book| book.active());
+    let active = |node: &Node| node.alert_watcher.desk.with_book(|book| book.active());
     let is_active = |node: &Node| active(node).iter().any(|alert| alert.kind.name() == "version_skew");
     assert!(world.nodes.iter().all(is_active));
     assert_eq!(skew(&world, "resolved"), 0);
@@ -457,7 +459,7 @@ fn a_node_alone_with_its_memory_judges_its_own_minutes() {
             node.ask(&asked).await;
             if second % 10 == 5 {
                 node.look().await;
-                let active = node.watchman.desk.with_book(|book| book.active());
+                let active = node.alert_watcher.desk.with_book(|book| book.active());
                 let named = active.iter().map(|alert| format!("{} {}", alert.kind.name(), alert.subject));
                 told.push((second / 60, named.collect::<Vec<_>>()));
             }
@@ -475,14 +477,14 @@ fn a_node_alone_with_its_memory_judges_its_own_minutes() {
 
 #[test]
 fn each_of_many_alerts_has_a_line_when_it_begins_and_one_when_it_is_over() {
-    let mut book = Book::new("");
+    let mut book = ActiveAlerts::new("");
     let down = |number| Signals { stores_down: vec![format!("redis:{number}")], ..Signals::default() };
     let nodes: Vec<Signals> = (0..30).map(down).collect();
     let mut detector = Detector::new(Thresholds::default());
     let lines = written(&Repeats::default(), || {
         for now_s in 0..20 {
             let found = detector.look(now_s, if now_s < 5 { &nodes } else { &[] }, OthersHeard::Yes);
-            book.step(now_s, found, &[], Telling::Ours).iter().for_each(tell);
+            book.step(now_s, found, &[], Sender::ThisNode).iter().for_each(tell);
         }
     });
     for number in 0..30 {
@@ -535,7 +537,7 @@ fn looking_at_many_rules_holds_up_no_heartbeat() {
         let (mut counted, mut turns) = ((0..RULES).map(counts).collect::<Vec<RuleCounts>>(), Vec::new());
         for look in 0..32 {
             counted.iter_mut().for_each(|counts| counts.total = 100 * look);
-            let reading = Reading { scrape: Scrape::default(), rules: counted.clone() };
+            let reading = Reading { families: Families::default(), rules: counted.clone() };
             turns.push(longest_turn(node.watchman.look(reading)).await);
             clock.advance(Micros::from_secs(2));
         }

@@ -3,20 +3,17 @@
 //! Domains get their counters when their rules are taken into use, so a caller that invents domains adds none.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_limiter::{RequestResult, Source};
 use tidegate_rules::RuleSet;
 
 use super::lanes::Lanes;
 use super::rules::LONGEST_LABEL;
-use crate::control::Totals;
+use super::totals::Totals;
+use crate::family::{Families, Family, Text};
 
 /// The most domains with counters of their own, about 6 kB each; the others share those of the domain with an empty name,
 /// as do requests that bring their own limit.
@@ -25,7 +22,7 @@ const MOST_DOMAINS: usize = 1_000;
 /// The counters of every domain that has or had rules.
 #[derive(Default)]
 pub(super) struct RequestTable {
-    domains: ArcSwap<HashMap<Box<str>, Arc<DomainCounts>, foldhash::quality::RandomState>>,
+    domains: ArcSwap<HashMap<Arc<str>, Arc<DomainCounts>, foldhash::quality::RandomState>>,
     shared: DomainCounts,
 }
 
@@ -64,16 +61,14 @@ impl RequestTable {
         named.chain([(String::new(), self.shared.totals())]).collect()
     }
 
-    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Requests, each counted once: allowed, refused by a rule, or shed; and what made the deciding answer. Looks, which spend nothing, are not among them. A limit that came with its request has no domain.";
-        let mut family = encoder.encode_descriptor("requests", help, None, MetricType::Counter)?;
+    pub(super) fn describe(&self, families: &mut Families) {
+        let help = "Requests, each counted once, by result and by the source of the deciding answer. Reads, which spend nothing, are not counted. A limit that came with its request has no domain.";
+        let family = families.counters("requests", help);
         let domains = self.domains.load();
         let mut named: Vec<_> = domains.iter().collect();
         named.sort_by_key(|(domain, _)| *domain);
-        for (domain, counts) in named {
-            counts.encode(&mut family, domain, is_expected)?;
-        }
-        self.shared.encode(&mut family, "", |_, _| false)
+        named.into_iter().for_each(|(domain, counts)| counts.describe(family, &domain.into(), is_expected));
+        self.shared.describe(family, &"".into(), |_, _| false);
     }
 }
 
@@ -88,20 +83,14 @@ impl DomainCounts {
         totals
     }
 
-    fn encode(
-        &self,
-        family: &mut MetricEncoder<'_>,
-        domain: &str,
-        is_expected: fn(RequestResult, Source) -> bool,
-    ) -> fmt::Result {
+    fn describe(&self, family: &mut Family, domain: &Text, is_expected: fn(RequestResult, Source) -> bool) {
         for (result, source) in pairs() {
             let count = self.count(result, source);
             if count > 0 || is_expected(result, source) {
-                let labels = [("domain", domain), ("result", result.name()), ("source", source.name())];
-                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                let (result, source) = (result.name().into(), source.name().into());
+                family.add([("domain", domain.clone()), ("result", result), ("source", source)], count);
             }
         }
-        Ok(())
     }
 }
 

@@ -1,0 +1,69 @@
+//! Sums of decisions, as charts show them.
+
+use tidegate_limiter::{RequestResult, RuleResult, Source};
+
+/// A rule's decisions, or a domain's requests, since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Admitted, or not limited.
+    pub allowed: u64,
+    /// Refused.
+    pub refused: u64,
+    /// Would have been refused, if the rule were not in shadow.
+    pub shadow_refused: u64,
+    /// Decided without the store, because it failed or was too busy.
+    pub fallback: u64,
+    /// Requests only: rules decide nothing of a shed request.
+    pub shed: u64,
+}
+
+impl Totals {
+    pub(super) fn add_requests(&mut self, result: RequestResult, source: Source, count: u64) {
+        match result {
+            RequestResult::Allowed => self.allowed += count,
+            RequestResult::Refused => self.refused += count,
+            _ => self.shed += count,
+        }
+        self.add_source(source, count);
+    }
+
+    pub(super) fn add(&mut self, result: RuleResult, source: Source, count: u64) {
+        match result {
+            RuleResult::Allowed | RuleResult::Unlimited => self.allowed += count,
+            RuleResult::Refused | RuleResult::KeyMissingRefused => self.refused += count,
+            RuleResult::ShadowRefused => self.shadow_refused += count,
+            _ => {}
+        }
+        self.add_source(source, count);
+    }
+
+    fn add_source(&mut self, source: Source, count: u64) {
+        if source.name().starts_with("fallback") || source.name().starts_with("overload") {
+            self.fallback += count;
+        }
+    }
+
+    /// The increase since `before`.
+    #[must_use]
+    pub fn since(self, before: Totals) -> Totals {
+        Totals {
+            allowed: self.allowed.saturating_sub(before.allowed),
+            refused: self.refused.saturating_sub(before.refused),
+            shadow_refused: self.shadow_refused.saturating_sub(before.shadow_refused),
+            fallback: self.fallback.saturating_sub(before.fallback),
+            shed: self.shed.saturating_sub(before.shed),
+        }
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Totals) -> Totals {
+        Totals {
+            allowed: self.allowed + other.allowed,
+            refused: self.refused + other.refused,
+            shadow_refused: self.shadow_refused + other.shadow_refused,
+            fallback: self.fallback + other.fallback,
+            shed: self.shed + other.shed,
+        }
+    }
+}
