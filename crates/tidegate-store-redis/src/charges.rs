@@ -20,6 +20,9 @@ struct Part<'a> {
     spends: Vec<Spend<'a>>,
 }
 
+/// What one spend of the original batch got, once it is known.
+type Told = Option<(Outcome, Option<Fold>)>;
+
 impl<'a> ChargesApart<'a> {
     /// Separates the charges of `batch`; none if it has none beside other spends.
     pub(crate) fn of(batch: &[Request<'a>]) -> Option<Self> {
@@ -61,7 +64,7 @@ impl<'a> ChargesApart<'a> {
     pub(crate) fn joined(&self, batch: &[Request<'_>], told: BatchOutcomes) -> BatchOutcomes {
         let is_start = |outcome: &Outcome| matches!(outcome.verdict, Verdict::Overdrawn { .. });
         let (mut outcomes, mut folds) = (told.outcomes.iter().copied(), told.folds.iter().copied());
-        let mut told_of: Vec<Vec<Option<(Outcome, Option<Fold>)>>> =
+        let mut told_of: Vec<Vec<Told>> =
             batch.iter().map(|request| vec![None; request.spends.len()]).collect();
         for part in &self.parts {
             for place in &part.places {
