@@ -7,8 +7,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a refused request spends from the limits that had room",
         package: "tidegate-core",
         file: "src/request.rs",
-        code: "if alone || !touches.clone().any(|touch| refuses(cells, touch)) {",
-        broken: "let _ = refuses; if alone || touches.len() > 0 {",
+        code: "let spends = alone || may_spend(touches.clone(), cells, now);",
+        broken: "let spends = alone || may_spend(touches.clone(), cells, now) || touches.len() > 0;",
         attack: None,
     },
     Mutant {
@@ -151,8 +151,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "what equal requests spend together is counted for one of them",
         package: "tidegate-store-redis",
         file: "lua/decide.lua",
-        code: "if count > 1 and hits > 0 and letter",
-        broken: "if false and hits > 0 and letter",
+        code: "if count > 1 and s.hits > 0 and s.letter",
+        broken: "if false and s.hits > 0 and s.letter",
         attack: Some(Attack {
             scenario: "fifty_thousand_at_once_on_one_key_admit_its_limit_under_local",
             finding: "TooMany",
@@ -192,8 +192,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "the second of equal requests is told the numbers of the first",
         package: "tidegate-limiter",
         file: "src/remote/carry.rs",
-        code: "told.at(place).collect();",
-        broken: "told.at(if place == 1 { 0 } else { place }).collect();",
+        code: "told.at(place).collect();\n            let passes",
+        broken: "told.at(if place == 1 { 0 } else { place }).collect();\n            let passes",
         attack: Some(Attack {
             scenario: "fifty_thousand_at_once_on_one_key_admit_its_limit_under_open",
             finding: "WrongNumbers",
