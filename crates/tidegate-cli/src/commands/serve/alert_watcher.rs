@@ -260,7 +260,7 @@ impl AlertWatcher {
     /// Judges the counts of all rules, and takes this node's callers; returns the baselines to store. Not on the control
     /// plane's thread either.
     async fn judge(&mut self, minute: Minute) -> Vec<(RuleName, Vec<u8>)> {
-        let is_holder = self.duty.role() == Role::Holder;
+        let is_holder = self.duty.role() == SenderRole::Holder;
         let (mut detector, mut callers) = (std::mem::take(&mut self.detector), self.callers.take());
         let control = self.control.clone();
         let kept;

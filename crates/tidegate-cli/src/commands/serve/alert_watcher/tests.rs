@@ -538,10 +538,10 @@ fn looking_at_many_rules_holds_up_no_heartbeat() {
         for look in 0..32 {
             counted.iter_mut().for_each(|counts| counts.total = 100 * look);
             let reading = Reading { families: Families::default(), rules: counted.clone() };
-            turns.push(longest_turn(node.watchman.look(reading)).await);
+            turns.push(longest_turn(node.alert_watcher.look(reading)).await);
             clock.advance(Micros::from_secs(2));
         }
-        let TrafficStats { baselines, without } = node.watchman.detector.stats();
+        let TrafficStats { baselines, without } = node.alert_watcher.detector.stats();
         assert_eq!(baselines + without, RULES as u64, "they are judged");
         turns
     });
