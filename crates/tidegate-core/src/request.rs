@@ -74,14 +74,19 @@ where
             touch.look_or_start(&mut cells[place], now, blamed.first(touch.group).is_some())
         } else {
             let spends = spends
-                && (alone || touch.group.stance != Stance::Shadow || {
-                    // Before the first limit of a shadow rule is spent from, all of them are asked.
-                    let known = shadow.filter(|(number, _)| *number == touch.group.number);
-                    shadow = known.or_else(|| {
-                        Some((touch.group.number, shadow_may_spend(touch.group, touches.clone(), cells, now)))
-                    });
-                    shadow.is_some_and(|(_, spends)| spends)
-                });
+                && match touch.group.stance {
+                    _ if alone => true,
+                    Stance::Enforced => true,
+                    Stance::AnyOf => touch.may_spend(&cells[place], now),
+                    Stance::Shadow => {
+                        // Before the first limit of a shadow rule is spent from, all of them are asked.
+                        let known = shadow.filter(|(number, _)| *number == touch.group.number);
+                        let (_, spends) = *shadow.insert(known.unwrap_or_else(|| {
+                            (touch.group.number, shadow_may_spend(touch.group, touches.clone(), cells, now))
+                        }));
+                        spends
+                    }
+                };
             let cell = &mut cells[place];
             let spends = spends || !touch.holds_up();
             let fits = spends || touch.fits(cell, now);

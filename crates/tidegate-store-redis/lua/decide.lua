@@ -375,22 +375,23 @@ local function hold_if_scarce(remaining, times, reservation, s)
   end
 end
 
--- Of how many of `count` equal requests a spend is spent from, where `passed` of them may spend.
-local function spent_of(count, passed, s, shadows)
+-- Of how many of `count` equal requests a spend is spent from, where `passed` of them may spend. One that is alone is asked
+-- when it is spent from.
+local function spent_of(count, passed, s, shadows, is_alone)
   if s.flags == ENFORCED then
     return passed
   elseif has(s.flags, CHARGE) then
     return count
   elseif shadows and is_shadow(s) then
     return shadows[s.group]
-  elseif count > 1 and passed > 0 and has(s.flags, ANY_OF) then
+  elseif not is_alone and passed > 0 and has(s.flags, ANY_OF) then
     return (spending(passed, s))
   end
   return passed
 end
 
 -- Decides `count` equal requests of which `passed` may spend: what each spend changed.
-local function decide_request(count, passed, spends, reservation)
+local function decide_request(count, passed, spends, reservation, is_alone)
   local traces, blamed, is_reserved, shadows = {}, {}, reservation > 0, nil
   if is_reserved then
     log_traces = {}
@@ -410,7 +411,7 @@ local function decide_request(count, passed, spends, reservation)
       if not shadows and s.flags ~= ENFORCED and (count > 1 or #spends > 1) and is_shadow(s) then
         shadows = shadows_of(count, passed, spends)
       end
-      local spent = spent_of(count, passed, s, shadows)
+      local spent = spent_of(count, passed, s, shadows, is_alone)
       if count == 1 then
         times, remaining = decide_one(spent, is_reserved, s, blamed)
       else
@@ -459,7 +460,7 @@ for _ = 1, items do
     elseif reservation > 0 and count > 1 and mode ~= REFUSED_ELSEWHERE and passed < count then
       tell_how_many(count, spends)
     else
-      local traces = decide_request(count, passed, spends, reservation)
+      local traces = decide_request(count, passed, spends, reservation, is_alone)
       if reservation > 0 and not cancelled then
         records[reservation] = to_bytes("<d", now) .. table.concat(traces)
       end
