@@ -72,7 +72,9 @@ impl RedisStore {
         };
         let mut sums = [0; KeyKind::ALL.len()];
         for estimate in join_all(partitions.into_iter().map(|partition| of_server(inner, partition))).await {
-            sums.iter_mut().zip(estimate?).for_each(|(sum, keys)| *sum += keys);
+            sums.iter_mut()
+                .zip(estimate?)
+                .for_each(|(sum, keys): (&mut u64, u64)| *sum = sum.saturating_add(keys));
         }
         Ok(sums)
     }
@@ -83,14 +85,16 @@ async fn of_server(inner: &Inner, partition: u16) -> Result<[u64; KeyKind::ALL.l
     let keys = u64::try_from(keys).unwrap_or_default();
     let mut found = [0; KeyKind::ALL.len()];
     // With few keys, more draws would only repeat them.
-    let draws = (0..SAMPLE.min(8 * keys)).map(|_| ask(inner, partition, "RANDOMKEY"));
+    let draws = (0..SAMPLE.min(keys.saturating_mul(8))).map(|_| ask(inner, partition, "RANDOMKEY"));
     for drawn in join_all(draws).await {
         if let Value::BulkString(key) = drawn? {
             found[inner.keys.kind_of(&key) as usize] += 1;
         }
     }
-    let drawn = found.iter().sum::<u64>().max(1);
-    Ok(found.map(|part| (keys * part + drawn / 2) / drawn))
+    let drawn = u128::from(found.iter().sum::<u64>().max(1));
+    // A part of all keys, which fit; a server may claim any number of them.
+    let part_of = |part: u64| (u128::from(keys) * u128::from(part) + drawn / 2) / drawn;
+    Ok(found.map(|part| u64::try_from(part_of(part)).unwrap_or(u64::MAX)))
 }
 
 async fn ask(inner: &Inner, partition: u16, name: &str) -> Result<Value, StoreError> {
