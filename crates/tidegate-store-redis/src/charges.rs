@@ -9,11 +9,11 @@ use tidegate_store::{BatchOutcomes, Outcomes, Request, Spend};
 
 /// A batch in which the charges of some requests stand alone.
 pub(crate) struct ChargesApart<'a> {
-    parts: Vec<Part<'a>>,
+    parts: Vec<SpendsApart<'a>>,
 }
 
 /// Some spends of a request.
-struct Part<'a> {
+struct SpendsApart<'a> {
     /// The number of its request in the original batch, and the places of these spends there.
     request: usize,
     places: Vec<usize>,
@@ -37,7 +37,7 @@ impl<'a> ChargesApart<'a> {
             let part = |wanted: &dyn Fn(usize, &Spend<'_>) -> bool| {
                 let spends = request.spends.iter().enumerate().filter(|(place, spend)| wanted(*place, spend));
                 let (places, spends) = spends.unzip();
-                Part { request: number, places, spends }
+                SpendsApart { request: number, places, spends }
             };
             let is_split = is_split(request);
             parts.push(part(&|_, spend| !is_split || !is_charge(spend)));

@@ -192,9 +192,12 @@ mod tests {
         let remote = limiter.remote.as_ref().expect("its store is over a network");
         let limit = Limit::FixedWindow(FixedWindow::new(1, Micros::from_secs(3_600)).expect("a fine limit"));
         let scope = Scope::new(&[b"api", b"r"]);
-        let touch = Touch { limit: &limit, ask: Ask::hits(1), group: Group::ENFORCED };
-        let spends = [&b"here"[..], b"share", b"store"]
-            .map(|key| Spend { cell: CellKey { scope: &scope, key, tag: key }, touch });
+        // Three rules: one is decided in one place.
+        let spends = [(0, &b"here"[..]), (1, b"share"), (2, b"store")].map(|(number, key)| {
+            let group = Group { number, ..Group::ENFORCED };
+            let touch = Touch { limit: &limit, ask: Ask::hits(1), group };
+            Spend { cell: CellKey { scope: &scope, key, tag: key }, touch }
+        });
         let approximate = Coordination::Approximate { sync_every: Micros::from_secs(1) };
         let policies = [Coordination::Local, approximate, Coordination::Exact]
             .map(|coordination| CellPolicy { coordination, on_store_failure: OnStoreFailure::Closed });
