@@ -1,8 +1,7 @@
 //! Any values as the answers of a Redis: whoever can write there chooses them. Each call is answered or fails, and nothing
 //! panics: cells, heartbeats with what is published and asked, notes, sets, answers to questions, history, records.
 //!
-//! The store is the real one, on a connection to a server in this process that answers with the input. The fuzz target
-//! `redis_answers` finds inputs by what they reach; here they are random.
+//! The store is the real one, on a connection to a server in this process that answers with the input. Inputs are random.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};

@@ -1,7 +1,7 @@
 //! Any bytes as what nodes keep in Redis about alerts: baselines of rules, silences, alerts that were reported, what another node
 //! says of itself. All is read or ignored, used as by a server, and what is kept of it can be written again.
 //!
-//! The fuzz target `alert_records` finds inputs by what they reach; here they are true ones with a few bytes changed.
+//! The inputs are true ones with a few bytes changed.
 
 use tidegate_telemetry::alerts::{
     ActiveAlerts, Alert, Counts, Detector, MOST_SILENCES, Minute, OthersHeard, RuleName, Sender, Signals,
