@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::Timestamp;
+use tidegate_core::{Micros, Timestamp};
 use tidegate_store::Clock;
 
 /// The clock that the limiter was given.
@@ -12,5 +12,9 @@ pub(crate) struct NodeClock(pub(crate) Arc<dyn Clock>);
 impl Clock for NodeClock {
     fn now(&self) -> Timestamp {
         self.0.now()
+    }
+
+    fn uptime(&self) -> Micros {
+        self.0.uptime()
     }
 }

@@ -1,9 +1,7 @@
 //! Clocks: the only file in this crate that may read the system's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-#[cfg(feature = "counter")]
-use std::time::Instant;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::{Micros, Timestamp};
 
@@ -12,8 +10,13 @@ use crate::counter::{CounterClock, Look, Rate};
 
 /// Returns the time in microseconds since the Unix epoch.
 pub trait Clock: Send + Sync + 'static {
-    /// The current time.
+    /// The current time. It may step back when the clock is set.
     fn now(&self) -> Timestamp;
+
+    /// Time since some fixed moment. It never steps back, so spans within a process are measured by it.
+    fn uptime(&self) -> Micros {
+        Micros::new(self.now().as_micros())
+    }
 }
 
 /// The system's wall clock.
@@ -25,6 +28,8 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock {
     #[cfg(feature = "counter")]
     counter: Counter,
+    #[cfg(not(feature = "counter"))]
+    epoch: Instant,
 }
 
 impl SystemClock {
@@ -34,6 +39,9 @@ impl SystemClock {
         SystemClock {
             #[cfg(feature = "counter")]
             counter: Counter::new(),
+            #[cfg(not(feature = "counter"))]
+            #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+            epoch: Instant::now(),
         }
     }
 }
@@ -52,6 +60,14 @@ impl Clock for SystemClock {
         let now = wall_us();
         Timestamp::from_micros(now)
     }
+
+    fn uptime(&self) -> Micros {
+        #[cfg(feature = "counter")]
+        let uptime = Micros::new(self.counter.uptime_us());
+        #[cfg(not(feature = "counter"))]
+        let uptime = self.epoch.elapsed().into();
+        uptime
+    }
 }
 
 #[cfg(any(test, not(feature = "counter")))]
@@ -69,6 +85,7 @@ fn wall() -> Duration {
 struct Counter {
     counter: quanta::Clock,
     epoch: Instant,
+    epoch_ticks: u64,
     clock: CounterClock,
 }
 
@@ -82,12 +99,19 @@ impl Counter {
         #[expect(clippy::disallowed_methods, reason = "this is the clock")]
         let epoch = Instant::now();
         let clock = CounterClock::new(look(&counter, epoch), rate);
-        Counter { counter, epoch, clock }
+        let epoch_ticks = counter.raw();
+        Counter { counter, epoch, epoch_ticks, clock }
     }
 
     #[inline]
     fn now_us(&self) -> u64 {
         self.clock.at(self.counter.raw(), || look(&self.counter, self.epoch))
+    }
+
+    /// By the counter's nominal rate, which is close enough for spans.
+    #[inline]
+    fn uptime_us(&self) -> u64 {
+        self.counter.delta_as_nanos(self.epoch_ticks, self.counter.raw()) / 1_000
     }
 }
 
@@ -144,6 +168,10 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
     }
+
+    fn uptime(&self) -> Micros {
+        (**self).uptime()
+    }
 }
 
 #[cfg(all(test, feature = "counter"))]
@@ -157,5 +185,21 @@ mod tests {
         let shown = counter.now_us();
         let after = wall_us();
         assert!(shown + 1_000 >= before && shown <= after + 1_000, "{shown} is not in {before}..={after}");
+    }
+
+    #[test]
+    fn uptime_is_measured_in_microseconds_from_the_start() {
+        #[expect(clippy::disallowed_methods, reason = "the oracle")]
+        let outer = Instant::now();
+        let clock = SystemClock::new();
+        #[expect(clippy::disallowed_methods, reason = "the oracle")]
+        let inner = Instant::now();
+        let (least, first) = (inner.elapsed().as_micros() as u64, clock.uptime().get());
+        while clock.uptime().get() < first + 20_000 {
+            std::hint::spin_loop();
+        }
+        let (shown, most) = (clock.uptime().get(), outer.elapsed().as_micros() as u64);
+        // The nominal rate of a counter is off by less than a tenth.
+        assert!(shown * 10 >= (least + 20_000) * 9 && shown * 9 <= most * 10, "{shown} of at most {most}");
     }
 }

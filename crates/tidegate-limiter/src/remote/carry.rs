@@ -77,7 +77,8 @@ pub(super) struct CallSlot {
     items: Vec<Item>,
     /// Since when: equal requests wait for these items from then on.
     taken: Arrival,
-    started: Timestamp,
+    /// The uptime at its start.
+    started: Micros,
     is_first: IsFirst,
     is_open: AtomicBool,
 }
@@ -123,16 +124,16 @@ impl Remote {
     /// Starts a task that carries what waits for `id`.
     pub(super) fn start_call(self: &Arc<Self>, id: QueueId) {
         let (items, taken, is_first) = (Vec::new(), self.arrival(), IsFirst::Yes);
-        let (started, is_open) = (taken.at, AtomicBool::new(true));
+        let (started, is_open) = (taken.uptime, AtomicBool::new(true));
         let slot = CallSlot { remote: self.clone(), id, items, taken, started, is_first, is_open };
         let task: Task = Box::pin(drive(slot));
         self.runtime.spawn(task);
     }
 
     /// Records the lag of a task that was started at `started` and runs only now.
-    fn note_late_start(&self, started: Timestamp) {
-        let now = self.clock.now();
-        self.lag.note(now, Slice::of(self.timeout).lag(Micros::ZERO, now.since(started)));
+    fn note_late_start(&self, started: Micros) {
+        let runs = self.clock.uptime();
+        self.lag.note(runs, Slice::of(self.timeout).lag(Micros::ZERO, runs.saturating_sub(started)));
     }
 
     /// Keeps in `items` only the waiters that still need the store, and drops cancelled ones. A waiter refused by a result
@@ -327,8 +328,9 @@ impl Remote {
 
     /// Counts requests answered after their deadline because this core did not run.
     fn note_late_answers(&self, item: &Item) {
-        let now = self.clock.now();
-        let is_late = |ticket: &&StoreTicket| now.since(ticket.question().at) > self.timeout;
+        let uptime = self.clock.uptime();
+        let waited = |ticket: &StoreTicket| uptime.saturating_sub(ticket.question().uptime);
+        let is_late = |ticket: &&StoreTicket| waited(ticket) > self.timeout;
         let late = item.waiters.iter().filter(is_late).filter(|ticket| !ticket.is_over()).count();
         if late > 0 {
             self.observer.overloaded(Overload::OwnLag, late);
@@ -391,24 +393,25 @@ impl Remote {
         sent: Arrival,
         error: Option<&StoreError>,
     ) -> CallEnd {
-        let now = self.clock.now();
-        self.observer.store_called(call, now.since(sent.at));
+        let uptime = self.clock.uptime();
+        let took = uptime.saturating_sub(sent.uptime);
+        self.observer.store_called(call, took);
         let Some(error) = error else {
             for node in nodes {
                 let way = self.way_to(*node);
-                way.took(self.lag.waited(sent, now));
+                way.took(self.lag.waited(sent, uptime));
                 // Not one that is in time only without this core's own lag: the prober knows better.
-                if now.since(sent.at) <= self.timeout {
-                    way.answered_in_time(now);
+                if took <= self.timeout {
+                    way.answered_in_time(uptime);
                 }
                 self.answers_again(*node);
             }
             return CallEnd::Answered;
         };
         if error.is_late() {
-            let took = self.lag.waited(sent, now);
-            self.still_to_answer(nodes).for_each(|way| way.took(took));
-            nodes.iter().for_each(|node| self.was_late(*node, now));
+            let waited = self.lag.waited(sent, uptime);
+            self.still_to_answer(nodes).for_each(|way| way.took(waited));
+            nodes.iter().for_each(|node| self.was_late(*node));
             if !self.is_away(nodes) {
                 return CallEnd::Answered;
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::Micros;
 use tidegate_store::{BatchOutcomes, Clock, MOST_LAG, Request, StoreError};
 
 use super::carry::{CallEnd, CallSlot};
@@ -61,11 +61,11 @@ pub(super) struct Sent<'c> {
 struct Behind<'r>(SmallVec<[&'r WayToNode; 2]>);
 
 impl<'r> Behind<'r> {
-    fn new(ways: impl Iterator<Item = &'r WayToNode>, now: Timestamp) -> Self {
+    fn new(ways: impl Iterator<Item = &'r WayToNode>, uptime: Micros) -> Self {
         let ways: SmallVec<[&WayToNode; 2]> = ways.collect();
         for way in &ways {
             way.late_calls.fetch_add(1, Ordering::Relaxed);
-            way.late_since.store(now.as_micros(), Ordering::Relaxed);
+            way.late_since.store(uptime.get(), Ordering::Relaxed);
         }
         Behind(ways)
     }
@@ -97,7 +97,7 @@ impl Remote {
             self.observer.late_call(LateCall::Lost);
             return end;
         };
-        let behind = Behind::new(self.still_to_answer(nodes), self.clock.now());
+        let behind = Behind::new(self.still_to_answer(nodes), self.clock.uptime());
         slot.pass_on(end);
         // By then the server has answered, or has failed.
         let soon = Judge::silence(self.timeout).min(LATE_CALLS_HEARD_FOR);
@@ -131,7 +131,7 @@ impl Remote {
     pub(super) fn may_send(&self, nodes: &[usize]) -> bool {
         let is_behind = |node: &&usize| {
             let way = self.way_to(**node);
-            let late_since = Timestamp::from_micros(way.late_since.load(Ordering::Relaxed));
+            let late_since = Micros::new(way.late_since.load(Ordering::Relaxed));
             way.late_calls.load(Ordering::Relaxed) >= self.queues.bounds().calls
                 && !self.has_answered_since(**node, late_since)
         };
@@ -149,12 +149,12 @@ impl Remote {
     where
         W: Future<Output = Result<T, StoreError>>,
     {
-        let began = self.clock.now();
+        let began = self.clock.uptime();
         loop {
-            let sent = self.clock.now();
-            let left = LATE_CALLS_HEARD_FOR.saturating_sub(sent.since(began));
+            let sent = self.clock.uptime();
+            let left = LATE_CALLS_HEARD_FOR.saturating_sub(sent.saturating_sub(began));
             let answer = within(&*self.runtime, left, work()).await;
-            self.observer.store_called(call, self.clock.now().since(sent));
+            self.observer.store_called(call, self.clock.uptime().saturating_sub(sent));
             let Some(Err(error)) = answer else { return };
             self.observer.store_failed(&error);
             if left == Micros::ZERO || !error.is_certainly_not_applied() {

@@ -94,11 +94,11 @@ struct WayToNode {
     state: Mutex<ServerState>,
     /// When the last probe was sent that it decided in time.
     proved_alive: AtomicU64,
-    /// When it last answered a call in time.
+    /// The uptime at which it last answered a call in time.
     answered_at: AtomicU64,
     /// Its late calls, except those late for so long that they may never return.
     late_calls: AtomicUsize,
-    /// When the last of them became late.
+    /// The uptime at which the last of them became late.
     late_since: AtomicU64,
     /// No trial call goes to it before then.
     next_try: NotBefore,
@@ -135,8 +135,8 @@ impl NotBefore {
 }
 
 impl WayToNode {
-    fn answered_in_time(&self, now: Timestamp) {
-        self.answered_at.store(now.as_micros(), Ordering::Relaxed);
+    fn answered_in_time(&self, uptime: Micros) {
+        self.answered_at.store(uptime.get(), Ordering::Relaxed);
     }
 
     fn took(&self, took: Micros) {
@@ -329,12 +329,12 @@ impl Remote {
     }
 
     fn arrival(&self) -> Arrival {
-        self.lag.arrival(self.clock.now())
+        self.lag.arrival(self.clock.now(), self.clock.uptime())
     }
 
     /// How much time is left of a wait that began at `arrival`.
     fn time_left(&self, arrival: Arrival) -> Micros {
-        self.timeout.saturating_sub(self.lag.waited(arrival, self.clock.now()))
+        self.timeout.saturating_sub(self.lag.waited(arrival, self.clock.uptime()))
     }
 
     /// The output of `work`, or `None` if it takes longer than `span`, not counting time in which this core did not run.
@@ -346,7 +346,7 @@ impl Remote {
             if let Some(answer) = self.for_a_slice(left, work.as_mut()).await {
                 return Some(answer);
             }
-            left = span.saturating_sub(self.lag.waited(began, self.clock.now()));
+            left = span.saturating_sub(self.lag.waited(began, self.clock.uptime()));
         }
         None
     }
@@ -354,18 +354,18 @@ impl Remote {
     /// Awaits `work` for one slice of a wait that has `left`, and records how late this core runs.
     async fn for_a_slice<T>(&self, left: Micros, work: impl Future<Output = T>) -> Option<T> {
         let slice = Slice::of(self.timeout);
-        let (planned, began) = (left.min(slice.span()), self.clock.now());
+        let (planned, began) = (left.min(slice.span()), self.clock.uptime());
         let answer = within(&*self.runtime, planned, work).await;
         if answer.is_none() {
-            let now = self.clock.now();
-            self.lag.note(now, slice.lag(planned, now.since(began)));
+            let ended = self.clock.uptime();
+            self.lag.note(ended, slice.lag(planned, ended.saturating_sub(began)));
         }
         answer
     }
 
-    /// Whether `node` has answered a call of this limiter in time after `when`.
-    fn has_answered_since(&self, node: usize, when: Timestamp) -> bool {
-        self.way_to(node).answered_at.load(Ordering::Relaxed) > when.as_micros()
+    /// Whether `node` has answered a call of this limiter in time after `uptime`.
+    fn has_answered_since(&self, node: usize, uptime: Micros) -> bool {
+        self.way_to(node).answered_at.load(Ordering::Relaxed) > uptime.get()
     }
 
     /// Those of `nodes` that a late call to all of them waits for.

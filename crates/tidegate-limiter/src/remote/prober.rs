@@ -49,7 +49,7 @@ impl Remote {
                 self.probe(node, &mut judge).await;
             }
             self.publish(node, &judge);
-            let began = self.clock.now();
+            let began = self.clock.uptime();
             self.runtime.sleep(judge.pause()).await;
             judge.paused();
             self.hear_requests(node, &mut judge, began);
@@ -64,9 +64,9 @@ impl Remote {
         while took < LONGEST_PROBE.max(Judge::silence(self.timeout)) {
             // Beyond the deadline a few milliseconds do not matter, and on a busy machine every short slice ends late.
             let slice = Slice::of(if took < self.timeout { self.timeout } else { LONGEST_PROBE });
-            let began = self.clock.now();
+            let began = self.clock.uptime();
             let answer = within(&*self.runtime, slice.span(), answer.as_mut()).await;
-            let passed = self.clock.now().since(began);
+            let passed = self.clock.uptime().saturating_sub(began);
             // Time in which this thread did not run is not the server's.
             let span = passed.saturating_sub(slice.lag(slice.span(), passed));
             took = took + span;
@@ -86,7 +86,7 @@ impl Remote {
         judge.refused();
     }
 
-    fn hear_requests(&self, node: usize, judge: &mut Judge, since: Timestamp) {
+    fn hear_requests(&self, node: usize, judge: &mut Judge, since: Micros) {
         if self.has_answered_since(node, since) {
             judge.decided_a_request();
         }
@@ -110,10 +110,10 @@ impl Remote {
 
     /// A call to `node` was late. If the server has failed, or if that call was the trial of an open breaker, nobody else
     /// waits for it.
-    pub(super) fn was_late(&self, node: usize, now: Timestamp) {
+    pub(super) fn was_late(&self, node: usize) {
         let is_trial = || self.breakers.state(node) == BreakerState::HalfOpen;
         if self.way_to(node).state() == ServerState::Failed || is_trial() {
-            self.tell(self.breakers.open(node, now));
+            self.tell(self.breakers.open(node, self.clock.now()));
         }
     }
 

@@ -392,7 +392,7 @@ mod tests {
             let asked = AskedCell { spend, hash, version, approximate: false };
             (
                 Question { cells: SmallVec::from_iter([asked]), repeats_refusals: true },
-                Ticket::new(Lag::default().arrival(Timestamp::default())).0,
+                Ticket::new(Lag::default().arrival(Timestamp::default(), Micros::ZERO)).0,
             )
         };
         queues.join(&id(), spends.iter().map(question))

@@ -18,9 +18,11 @@ mod overload;
 mod promises;
 mod replicated;
 mod shadow;
+mod stepped_clock;
 pub(crate) mod store;
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tidegate_core::{Hits, Micros, Timestamp};
@@ -50,6 +52,7 @@ pub(crate) struct Node {
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) link: Arc<Link>,
     pub(crate) heard: Arc<Heard>,
+    clock: Arc<Skewed>,
     executor: Executor,
 }
 
@@ -108,9 +111,10 @@ impl Fleet {
         (setting.change)(&mut remote);
         let mut config = LimiterConfig::new(compile(rules), link.clone(), Arc::new(Ears(heard.clone())));
         let ahead = Micros::new(setting.skew.get() * number);
-        config.clock = Arc::new(Skewed { clock: executor.clock(), ahead });
+        let clock = Arc::new(Skewed { clock: executor.clock(), ahead, set_back: AtomicU64::new(0) });
+        config.clock = clock.clone();
         let limiter = Arc::new(Limiter::new(config.over_a_network(remote)));
-        Node { limiter, link, heard, executor: executor.clone() }
+        Node { limiter, link, heard, clock, executor: executor.clone() }
     }
 
     /// A node dies with all it knew, and another one takes its place. What it had sent is still on its way.
@@ -154,6 +158,11 @@ impl Fleet {
 }
 
 impl Node {
+    /// Sets its clock back by another `span`.
+    pub(crate) fn set_back(&self, span: Micros) {
+        self.clock.set_back.fetch_add(span.get(), Ordering::SeqCst);
+    }
+
     /// Decides one request, to its end.
     pub(crate) fn check(&self, user: &str) -> Decision {
         self.check_cost(user, 1)
@@ -248,14 +257,20 @@ impl Node {
     }
 }
 
+/// The clock of one node, which may be set while its uptime goes on.
 struct Skewed {
     clock: Arc<ManualClock>,
     ahead: Micros,
+    set_back: AtomicU64,
 }
 
 impl Clock for Skewed {
     fn now(&self) -> Timestamp {
-        self.clock.now() + self.ahead
+        (self.clock.now() + self.ahead).back(Micros::new(self.set_back.load(Ordering::SeqCst)))
+    }
+
+    fn uptime(&self) -> Micros {
+        Micros::new(self.clock.now().as_micros())
     }
 }
 
