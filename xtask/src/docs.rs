@@ -1,7 +1,7 @@
 //! The documentation as a site: mdBook over docs/, whose table of contents is docs/SUMMARY.md.
 //!
-//! mdBook is compiled once, into `.tools/`, because no package manager that we use has it: several minutes of CPU. So this is no
-//! part of CI; there the tidy tests check that every page is listed and every link and anchor leads somewhere.
+//! mdBook is compiled once, into `.tools/`, because no package manager that we use has it: a minute on two cores. The tidy tests
+//! check that every page is listed and every link and anchor leads somewhere.
 
 use std::path::Path;
 
