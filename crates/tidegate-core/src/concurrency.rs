@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
+use crate::bytes::{Reader, append_number, append_times};
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
 use crate::outcome::Outcome;
@@ -62,6 +63,28 @@ impl Leases {
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.held.capacity() * size_of::<Lease>() + self.refused.heap_bytes()
+    }
+
+    pub(crate) fn append_bytes(&self, bytes: &mut Vec<u8>) {
+        append_number(bytes, self.longest_ttl.get());
+        append_times(bytes, self.held.iter().map(|lease| lease.expires_at));
+        self.held.iter().for_each(|lease| bytes.extend(lease.id.0.get().to_le_bytes()));
+        self.refused.append_bytes(bytes);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let longest_ttl = Micros::new(reader.number()?);
+        let (mut ends, mut last) = (Vec::new(), Timestamp::default());
+        for _ in 0..reader.count(1)? {
+            last = reader.time_after(last)?;
+            ends.push(last);
+        }
+        let lease = |expires_at| {
+            let id = LeaseId(NonZeroU64::new(reader.word()?)?);
+            Some(Lease { id, expires_at })
+        };
+        let held = ends.into_iter().map(lease).collect::<Option<_>>()?;
+        Some(Leases { held, longest_ttl, refused: Log::read(reader)? })
     }
 
     /// Removes the lease `id` and returns its expiry.

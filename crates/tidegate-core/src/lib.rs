@@ -19,6 +19,7 @@
 //! # Ok::<(), tidegate_core::LimitError>(())
 //! ```
 
+mod bytes;
 mod concurrency;
 mod crossing;
 mod divided;

@@ -75,6 +75,16 @@ pub struct CounterBits {
     high: u64,
 }
 
+impl CounterBits {
+    pub(crate) const fn words(self) -> [u64; 2] {
+        [self.low, self.high]
+    }
+
+    pub(crate) const fn of_words([low, high]: [u64; 2]) -> Self {
+        CounterBits { low, high }
+    }
+}
+
 /// Hits that were already spent, and count whether or not they fit.
 ///
 /// They count from when they were spent, or from the cell's last change if later: a bucket has drained since, a window may be

@@ -3,6 +3,7 @@
 //! It costs four bytes per hit (eight if the window is longer than 71 minutes); entries that left the window cost nothing.
 //! It can also enforce a minimum interval between requests.
 
+use crate::bytes::{Reader, append_times};
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
 use crate::limit::Charge;
@@ -50,6 +51,20 @@ impl Log {
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
+    }
+
+    pub(crate) fn append_bytes(&self, bytes: &mut Vec<u8>) {
+        append_times(bytes, (0..self.len()).map(|place| self.0.get(place)));
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let (mut ring, mut last) = (Ring::default(), Timestamp::default());
+        let count = reader.count(1).filter(|count| *count as u64 <= MOST_HITS)?;
+        for _ in 0..count {
+            last = reader.time_after(last)?;
+            ring.push(last, count);
+        }
+        Some(Log(ring))
     }
 
     /// The hits within `window` at `now`: how many up to `start`, which must be within it, and how many after.
