@@ -24,32 +24,58 @@ const METHOD: [&str; 2] = ["x-forwarded-method", "x-original-method"];
 const TARGET: [&str; 3] = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
 const NAMED_HOST: [&str; 2] = ["x-forwarded-host", "x-original-host"];
 
-/// The query parameters.
+/// The query parameters, as they came: what they say is read one by one, so that a mistake names its parameter.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct AuthQuery {
+    domain: Option<String>,
+    deny_status: Option<String>,
+    cost: Option<String>,
+}
+
+/// What a gateway asks for.
 struct Asked {
     /// The domain whose rules apply.
     domain: String,
     /// The status of a refusal; nginx passes on only 401 and 403.
-    deny_status: Option<u16>,
+    deny_status: Option<StatusCode>,
     /// The cost of the request.
-    #[serde(default = "one")]
     cost: u64,
 }
 
-fn one() -> u64 {
-    1
+impl Asked {
+    fn of(uri: &Uri) -> Result<Self, Problem> {
+        const HINT: &str = "ask /v1/auth?domain=NAME, and perhaps &deny_status=403 or &cost=2";
+        let Query(query) = Query::<AuthQuery>::try_from_uri(uri).map_err(|error| {
+            let text = error.body_text();
+            let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+            Problem::new(Kind::InvalidField, text.to_owned()).at("query").hint(HINT)
+        })?;
+        let Some(domain) = query.domain else {
+            return Err(Problem::new(Kind::InvalidField, "it is missing").at("domain").hint(HINT));
+        };
+        let deny_status = query.deny_status.map(|text| whole_number(&text, "deny_status"));
+        Ok(Asked {
+            domain,
+            deny_status: deny_status.transpose()?.map(denial).transpose()?,
+            cost: query.cost.map_or(Ok(1), |text| whole_number(&text, "cost"))?,
+        })
+    }
+}
+
+fn whole_number(text: &str, parameter: &'static str) -> Result<u64, Problem> {
+    text.parse().map_err(|_| {
+        Problem::new(Kind::InvalidField, format!("`{text}` is not a whole number of at most 20 digits"))
+            .at(parameter)
+            .hint("write it in digits, such as deny_status=403 or cost=2")
+    })
 }
 
 impl HttpState {
     pub(super) async fn auth(&self, parts: &request::Parts, peer: SocketAddr) -> Result<Answer, Problem> {
         let began = self.service.clock.now();
-        let Query(asked) = Query::<Asked>::try_from_uri(&parts.uri).map_err(|error| {
-            Problem::new(Kind::InvalidField, error.body_text())
-                .at("query")
-                .hint("ask /v1/auth?domain=NAME, and perhaps &deny_status=403 or &cost=2")
-        })?;
-        let deny_status = asked.deny_status.map(denial).transpose()?;
+        let asked = Asked::of(&parts.uri)?;
+        let deny_status = asked.deny_status;
         let described = if self.identity.trusts(Some(peer.ip())) {
             Described::by_gateway(parts)?
         } else {
@@ -127,9 +153,9 @@ fn refused(refusal: Refusal, deny_status: Option<StatusCode>) -> Answer {
 /// The status that `deny_status` replaces: a gateway that accepts only a few can still send it to its client.
 const MEANT_STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
 
-fn denial(status: u16) -> Result<StatusCode, Problem> {
-    let code =
-        StatusCode::from_u16(status).ok().filter(|code| code.is_client_error() || code.is_server_error());
+fn denial(status: u64) -> Result<StatusCode, Problem> {
+    let code = u16::try_from(status).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    let code = code.filter(|code| code.is_client_error() || code.is_server_error());
     code.ok_or_else(|| {
         Problem::new(Kind::InvalidField, format!("{status} does not tell a gateway to refuse"))
             .at("deny_status")

@@ -122,10 +122,13 @@ fn mistakes_are_named_and_spend_nothing() {
         assert_eq!(answer.json()["field"], field, "{query}");
         assert!(answer.text().contains(says), "{query}: {}", answer.text());
     };
-    check("", &[], "query", "domain");
+    check("", &[], "domain", "it is missing");
     check("domain=api&deny=403", &[], "query", "deny");
     check("domain=api&deny_status=200", &[], "deny_status", "400 to 599");
-    check("domain=api&cost=-1", &[], "query", "cost");
+    check("domain=api&deny_status=70000", &[], "deny_status", "400 to 599");
+    check("domain=api&deny_status=abc", &[], "deny_status", "`abc` is not a whole number");
+    check("domain=api&cost=-1", &[], "cost", "`-1` is not a whole number");
+    check("domain=api&domain=ape", &[], "query", "duplicate field");
     check("domain=ape", &[], "domain", "known domains: api");
     assert_eq!(world.heard.unknown_domains(), 1, "it is counted once");
     check("domain=api", &[("x-forwarded-method", "P OST")], "x-forwarded-method", "GET");
