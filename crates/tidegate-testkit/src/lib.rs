@@ -47,5 +47,5 @@ pub use redis::{Redis, RedisBuilder, RedisCluster, SentinelGroup, ShardedRedis, 
 pub use server::TidegateServer;
 pub use stepped_clock::SteppedClock;
 pub use tls::Certificates;
-pub use tool::{find_node_package, find_tool};
+pub use tool::{find_node_package, find_python_with, find_tool};
 pub use upstream::{Received, Upstream};

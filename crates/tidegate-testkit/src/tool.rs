@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[must_use]
 #[track_caller]
 pub fn find_tool(name: &str) -> PathBuf {
-    let variable = format!("TIDEGATE_TOOL_{}", name.to_uppercase().replace('-', "_"));
+    let variable = variable(name);
     if let Some(path) = env::var_os(&variable).filter(|path| !path.is_empty()) {
         return path.into();
     }
@@ -30,16 +30,35 @@ pub fn find_tool(name: &str) -> PathBuf {
 #[must_use]
 #[track_caller]
 pub fn find_node_package(name: &str) -> PathBuf {
-    let variable = format!("TIDEGATE_TOOL_{}", name.to_uppercase().replace('-', "_"));
+    chosen_or_private(name, &format!("node/node_modules/{name}"))
+}
+
+/// Finds a Python interpreter that can import the package `name`: where `TIDEGATE_TOOL_<NAME>` says, or in the private environment.
+///
+/// # Panics
+/// When it is nowhere; the message says how to get it.
+#[must_use]
+#[track_caller]
+pub fn find_python_with(name: &str) -> PathBuf {
+    chosen_or_private(name, "venv/bin/python")
+}
+
+#[track_caller]
+fn chosen_or_private(name: &str, private: &str) -> PathBuf {
+    let variable = variable(name);
     if let Some(path) = env::var_os(&variable).filter(|path| !path.is_empty()) {
         return path.into();
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node/node_modules").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools").join(private);
     assert!(
-        folder.is_dir(),
-        "the Node package {name} is not installed\nhint: run `cargo xtask tools`, or set {variable}"
+        path.exists(),
+        "the package {name} is not installed\nhint: run `cargo xtask tools`, or set {variable}"
     );
-    folder
+    path
+}
+
+fn variable(name: &str) -> String {
+    format!("TIDEGATE_TOOL_{}", name.to_uppercase().replace('-', "_"))
 }
 
 /// A program that a Python package in `.tools/venv` carries: Envoy as a file of its package, Caddy as a program.

@@ -143,6 +143,12 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Npm { pin: "express@4.22.3" },
     },
     Tool {
+        name: "kubernetes-validate",
+        used_by: "tests of the manifests in deploy/kubernetes, with Kubernetes' own schemas",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "kubernetes-validate==1.37.0", gives: Gives::Interpreter },
+    },
+    Tool {
         name: "opentelemetry-proto",
         used_by: "tests of OTLP, with OpenTelemetry's own messages",
         wanted: Wanted::Now,

@@ -4,11 +4,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_testkit::{Postgres, Redis, TidegateServer, http};
+use tidegate_testkit::{Postgres, Redis, TidegateServer, find_python_with, http};
 
 use crate::access::{BINARY, PATIENCE};
 
@@ -194,6 +195,34 @@ fn what_the_manifests_name_is_what_is_there() {
     assert!(ports(&manifest("base/service.yaml")["spec"]["ports"]).iter().all(|port| named.contains(port)));
     let monitor = manifest("overlays/redis/monitor.yaml");
     assert!(named.contains(&text(&monitor["spec"]["podMetricsEndpoints"][0]["port"])));
+}
+
+/// The manifests that are whole; the overlays' other files are patches of these.
+const MANIFESTS: [&str; 6] = [
+    "base/namespace.yaml",
+    "base/deployment.yaml",
+    "base/service.yaml",
+    "base/disruption.yaml",
+    "base/network.yaml",
+    "overlays/redis/scale.yaml",
+];
+
+#[test]
+fn manifests_follow_the_schemas_of_kubernetes() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
+    let said = Command::new(find_python_with("kubernetes-validate"))
+        .args(["-m", "kubernetes_validate", "--strict"])
+        .args(MANIFESTS)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let said = [said.stdout, said.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert_eq!(
+        said.lines().filter(|line| line.contains("passed for resource")).count(),
+        MANIFESTS.len(),
+        "{said}"
+    );
 }
 
 #[test]

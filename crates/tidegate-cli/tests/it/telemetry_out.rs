@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 use tidegate_testkit::{
-    Certificates, Nginx, Received, Redis, SteppedClock, TidegateServer, Upstream, eventually, find_tool,
-    http, poll, resp,
+    Certificates, Nginx, Received, Redis, SteppedClock, TidegateServer, Upstream, eventually,
+    find_python_with, find_tool, http, poll, resp,
 };
 
 use crate::access::ask_grpc_once;
@@ -283,10 +282,6 @@ fn errors_of_a_killed_redis_are_told_under_the_name_of_envoys_rate_limit_service
 
 /// What OpenTelemetry's own messages make of a body.
 fn decoded(kind: &str, body: &[u8]) -> Value {
-    let private = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/venv/bin/python");
-    let chosen = std::env::var_os("TIDEGATE_TOOL_OPENTELEMETRY_PROTO").filter(|path| !path.is_empty());
-    let python = chosen.map_or(private, PathBuf::from);
-    assert!(python.exists(), "there is no {}\nhint: run `cargo xtask tools`", python.display());
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), body).unwrap();
     let module = format!("opentelemetry.proto.collector.{kind}.v1.{kind}_service_pb2");
@@ -295,7 +290,12 @@ fn decoded(kind: &str, body: &[u8]) -> Value {
         "import sys, {module} as m\nfrom google.protobuf.json_format import MessageToJson\n\
          message = m.{message}()\nmessage.ParseFromString(open(sys.argv[1], 'rb').read())\nprint(MessageToJson(message))"
     );
-    let ran = Command::new(python).arg("-c").arg(script).arg(file.path()).output().unwrap();
+    let ran = Command::new(find_python_with("opentelemetry-proto"))
+        .arg("-c")
+        .arg(script)
+        .arg(file.path())
+        .output()
+        .unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     serde_json::from_slice(&ran.stdout).unwrap()
 }

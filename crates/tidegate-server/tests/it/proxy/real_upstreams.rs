@@ -6,14 +6,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use proptest::prelude::*;
 use proptest::sample::select;
 use tempfile::TempDir;
 use tidegate_http::identity::{ApiKeyConfig, Identity, IdentityConfig, Named};
-use tidegate_testkit::{Process, find_tool, http, poll};
+use tidegate_testkit::{Process, find_python_with, find_tool, http, poll};
 
 use super::world::{Edge, PATIENCE, Setup};
 use crate::world::World;
@@ -63,11 +63,7 @@ impl Foreign {
     }
 
     fn flask() -> Self {
-        let private = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/venv/bin/python");
-        let chosen = std::env::var_os("TIDEGATE_TOOL_FLASK").filter(|path| !path.is_empty());
-        let python = chosen.map_or(private, PathBuf::from);
-        assert!(python.exists(), "there is no {}\nhint: run `cargo xtask tools`", python.display());
-        Foreign::start(&python, "flask_app.py")
+        Foreign::start(&find_python_with("flask"), "flask_app.py")
     }
 
     fn node() -> Self {

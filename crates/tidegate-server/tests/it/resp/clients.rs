@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use tidegate_access::SecretDigest;
 use tidegate_server::resp::{RespSettings, Users};
-use tidegate_testkit::find_tool;
+use tidegate_testkit::{find_node_package, find_python_with, find_tool};
 
 use super::world::{World, ask};
 
@@ -31,19 +31,6 @@ fn printed(command: &mut Command, input: &str) -> String {
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{command:?}: {status}\n{stdout}\n{stderr}");
     stdout.into_owned()
-}
-
-/// The tool `name` as installed by `cargo xtask tools`, or as named by its variable.
-fn private_tool(name: &str, place: &str) -> PathBuf {
-    let variable = format!("TIDEGATE_TOOL_{name}");
-    let private = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools").join(place);
-    let path = std::env::var_os(&variable).filter(|path| !path.is_empty()).map_or(private, PathBuf::from);
-    assert!(
-        path.exists(),
-        "{} does not exist\nhint: run `cargo xtask tools`, or set {variable}",
-        path.display()
-    );
-    path
 }
 
 fn script(name: &str) -> PathBuf {
@@ -116,11 +103,11 @@ fn redis_benchmark_runs_to_its_end_without_an_error() {
 
 #[test]
 fn redis_py_gets_the_right_answers() {
-    check_script(&private_tool("REDIS_PY", "venv/bin/python"), &[script("redis_py.py").as_os_str()]);
+    check_script(&find_python_with("redis-py"), &[script("redis_py.py").as_os_str()]);
 }
 
 #[test]
 fn ioredis_gets_the_right_answers() {
-    let folder = private_tool("IOREDIS", "node/node_modules/ioredis");
+    let folder = find_node_package("ioredis");
     check_script(&find_tool("node"), &[script("ioredis.js").as_os_str(), folder.as_os_str()]);
 }
