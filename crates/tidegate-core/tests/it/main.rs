@@ -15,3 +15,4 @@ mod over;
 mod promises;
 mod published;
 mod requests;
+mod shares;
