@@ -8,9 +8,10 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 
 /// The crates that users of the library build, each after those that it needs.
-const LIBRARIES: [&str; 9] = [
+const LIBRARIES: [&str; 10] = [
     "tidegate-core",
     "tidegate-store",
+    "tidegate-fleet",
     "tidegate-rules",
     "tidegate-shed",
     "tidegate-limiter",

@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 
 use redis::{Cmd, Value};
 use tidegate_core::Timestamp;
+use tidegate_fleet::{FleetHistory, LimiterNote, Over, Published, PublishedRevision, Publishing, Row};
 use tidegate_store::StoreError;
-use tokio::sync::watch;
 
 use crate::client::{Call, Route};
 use crate::link::Deadline;
 use crate::observer::Operation;
-use crate::questions::FleetQuestion;
 use crate::script::{self, Script};
 use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
 
@@ -24,180 +23,33 @@ const SECONDS_TTL_MS: u64 = 17 * 60_000;
 const MINUTES_TTL_MS: u64 = 26 * 3_600_000;
 /// How long a reported shard list is valid.
 const SHARDS_TTL_US: u64 = 30_000_000;
-/// The most unsent additions; older ones are dropped.
-const MOST_UNSENT: usize = 3;
-/// Longer notes are not sent.
-const LONGEST_NOTE: usize = 16 * 1024;
 
-/// The published rules: a large set that seldom changes, and the changes since.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Published {
-    /// The set.
-    pub set: Vec<u8>,
-    /// The changes.
-    pub changes: Vec<u8>,
-    /// The format a node must support to read this; 1 if not stated.
-    pub format: u32,
-}
-
-/// Which rules are published. This crate does not check the signature: it has no secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PublishedRevision {
-    /// The source database; empty if nothing is published.
-    pub lineage: String,
-    /// Grows with every change; 0 if nothing is published.
-    pub revision: u64,
-    /// Distinguishes revisions with the same number; empty if not stated.
-    pub mark: String,
-    /// Its place in the order of publications; 0 if the publisher signs nothing.
-    pub serial: u64,
-    /// The signature of the other fields; empty if the publisher signs nothing.
-    pub seal: String,
-    /// The fields as they were found, to replace exactly these; empty if they were not read from Redis.
-    pub found: Vec<u8>,
-}
-
-impl PublishedRevision {
-    /// Reads what a heartbeat returns. Anyone who can write to Redis chose these bytes: what is no number counts as 0.
-    pub(crate) fn read(published: &[Value]) -> Self {
-        let text = |place: usize| match published.get(place) {
-            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-            _ => String::new(),
-        };
-        let number = |place: usize| text(place).parse().unwrap_or_default();
-        let bytes = |place: usize| match published.get(place) {
-            Some(Value::BulkString(bytes)) => &bytes[..],
-            _ => &[],
-        };
-        PublishedRevision {
-            revision: number(0),
-            lineage: text(1),
-            mark: text(2),
-            serial: number(3),
-            seal: text(4),
-            // In the order in which `publish.lua` joins what it finds.
-            found: [1, 0, 2, 3, 4].map(bytes).join(&0),
-        }
+/// Reads what a heartbeat returns. Anyone who can write to Redis chose these bytes: what is no number counts as 0.
+pub(crate) fn read_revision(published: &[Value]) -> PublishedRevision {
+    let text = |place: usize| match published.get(place) {
+        Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    };
+    let number = |place: usize| text(place).parse().unwrap_or_default();
+    let bytes = |place: usize| match published.get(place) {
+        Some(Value::BulkString(bytes)) => &bytes[..],
+        _ => &[],
+    };
+    PublishedRevision {
+        revision: number(0),
+        lineage: text(1),
+        mark: text(2),
+        serial: number(3),
+        seal: text(4),
+        // In the order in which `publish.lua` joins what it finds.
+        found: [1, 0, 2, 3, 4].map(bytes).join(&0),
     }
-}
-
-/// What a publication may replace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over<'a> {
-    /// An older revision of the same database.
-    Older,
-    /// Any revision of the same database, which was restored from a copy.
-    Restored,
-    /// What was found to be exactly this. Anything else only if it is an older revision of the same database.
-    This(&'a PublishedRevision),
-}
-
-/// What became of a publication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Publishing {
-    /// It is stored, or a newer one of the same database is.
-    Stored,
-    /// Rules of another database are there.
-    OtherDatabase,
-    /// A publication with a higher serial is there.
-    Behind,
-}
-
-/// A limiter's report about itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimiterNote {
-    /// The limiter's ID.
-    pub member: u64,
-    /// The age of the report.
-    pub age_us: u64,
-    /// The report.
-    pub note: Vec<u8>,
-    /// Whether it counts as lost: no heartbeat for too long, and no sign-off.
-    pub lost: bool,
 }
 
 /// How long a limiter that stopped without signing off is remembered.
 const REMEMBERED_US: u64 = 600_000_000;
 
-/// The resolution of the fleet's history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FleetHistory {
-    /// Sixty seconds of one minute.
-    Seconds,
-    /// Sixty minutes of one hour.
-    Minutes,
-}
-
-/// A name and its counts.
-pub type Row = (Vec<u8>, Vec<u32>);
-
-/// The data sent and received with the heartbeat.
-#[derive(Debug)]
-pub(crate) struct FleetNotes {
-    /// This node's counts since the last heartbeat.
-    pub(crate) counted: parking_lot::Mutex<Vec<Vec<Row>>>,
-    /// This node's report about itself.
-    pub(crate) note: parking_lot::Mutex<Vec<u8>>,
-    /// The published revision.
-    pub(crate) published: watch::Sender<PublishedRevision>,
-    /// The open questions to nodes.
-    pub(crate) questions: watch::Sender<Vec<FleetQuestion>>,
-}
-
-impl Default for FleetNotes {
-    fn default() -> Self {
-        let published = watch::Sender::new(PublishedRevision::default());
-        let counted = parking_lot::Mutex::default();
-        let questions = watch::Sender::new(Vec::new());
-        FleetNotes { counted, note: parking_lot::Mutex::default(), published, questions }
-    }
-}
-
-impl FleetNotes {
-    /// The counts of a heartbeat that was certainly not applied go with the next one.
-    pub(crate) fn count_again(&self, mut unsent: Vec<Vec<Row>>) {
-        let mut counted = self.counted.lock();
-        unsent.append(&mut counted);
-        *counted = unsent;
-    }
-}
-
 impl RedisStore {
-    /// Sets the note sent with the next heartbeats; a note that is too long is not sent.
-    pub fn announce(&self, note: Vec<u8>) {
-        *self.inner.fleet.note.lock() = if note.len() > LONGEST_NOTE { Vec::new() } else { note };
-    }
-
-    /// Adds to the fleet's counts; sent with the next heartbeat.
-    pub fn count(&self, rows: Vec<Row>) {
-        let mut counted = self.inner.fleet.counted.lock();
-        counted.push(rows);
-        let surplus = counted.len().saturating_sub(MOST_UNSENT);
-        counted.drain(..surplus);
-    }
-
-    /// The fleet's counts of one minute, or one hour, numbered since 1970: for each row, the counts of its sixty slots.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn counted(&self, history: FleetHistory, number: u64) -> Result<Vec<Row>, StoreError> {
-        let mut command = Cmd::new();
-        command.arg("HGETALL").arg(self.inner.counted_key(history, number));
-        let parts = match self.inner.ask(&command, None).await? {
-            Value::Array(parts) => parts,
-            Value::Map(pairs) => pairs.into_iter().flat_map(|(name, counts)| [name, counts]).collect(),
-            _ => return Err(nonsense("rows")),
-        };
-        let row = |pair: &[Value]| match pair {
-            [Value::BulkString(name), Value::BulkString(counts)] => {
-                let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap_or_default());
-                Some((name.clone(), counts.chunks_exact(4).map(number).collect()))
-            }
-            _ => None,
-        };
-        Ok(parts.chunks(2).filter_map(row).collect())
-    }
-
     /// Registers this node's shard list on every shard and returns other lists found there: their nodes count separately.
     /// Empty if the store is not sharded; a shard that does not answer is skipped.
     pub async fn other_shard_lists(&self) -> Vec<String> {
@@ -223,34 +75,43 @@ impl RedisStore {
         others.dedup();
         others
     }
+}
 
-    /// The published revision, updated by heartbeats.
-    #[must_use]
-    pub fn published_revision(&self) -> watch::Receiver<PublishedRevision> {
-        self.inner.fleet.published.subscribe()
+impl Inner {
+    /// The fleet's counts of one minute, or one hour, numbered since 1970: for each row, the counts of its sixty slots.
+    pub(crate) async fn counted(&self, history: FleetHistory, number: u64) -> Result<Vec<Row>, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("HGETALL").arg(self.counted_key(history, number));
+        let parts = match self.ask(&command, None).await? {
+            Value::Array(parts) => parts,
+            Value::Map(pairs) => pairs.into_iter().flat_map(|(name, counts)| [name, counts]).collect(),
+            _ => return Err(nonsense("rows")),
+        };
+        let row = |pair: &[Value]| match pair {
+            [Value::BulkString(name), Value::BulkString(counts)] => {
+                let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap_or_default());
+                Some((name.clone(), counts.chunks_exact(4).map(number).collect()))
+            }
+            _ => None,
+        };
+        Ok(parts.chunks(2).filter_map(row).collect())
     }
 
     /// The notes of all live limiters, and of those lost lately.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn notes(&self) -> Result<Vec<LimiterNote>, StoreError> {
+    pub(crate) async fn notes(&self) -> Result<Vec<LimiterNote>, StoreError> {
         let script = script::notes();
-        let now = self.inner.given_time().map_or(-1, |now| now.as_micros().cast_signed());
+        let now = self.given_time().map_or(-1, |now| now.as_micros().cast_signed());
         let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.notes_key()).arg(now);
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.notes_key()).arg(now);
         command.arg(REMEMBERED_US);
-        let Value::Array(notes) = self.inner.ask(&command, Some(script)).await? else {
+        let Value::Array(notes) = self.ask(&command, Some(script)).await? else {
             return Err(nonsense("notes"));
         };
         Ok(notes.into_iter().filter_map(read_note).collect())
     }
 
     /// Stores the published rules for every node, if what is there may be replaced.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn publish(
+    pub(crate) async fn publish(
         &self,
         revision: &PublishedRevision,
         published: &Published,
@@ -258,7 +119,7 @@ impl RedisStore {
     ) -> Result<Publishing, StoreError> {
         let script = script::publish();
         let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.published_key());
         command.arg(&revision.lineage).arg(revision.revision).arg(&published.set).arg(&published.changes);
         command.arg(PUBLISHED_TTL_MS).arg(u8::from(over == Over::Restored)).arg(&revision.mark);
         command.arg(published.format).arg(revision.serial).arg(&revision.seal);
@@ -266,7 +127,7 @@ impl RedisStore {
             Over::This(this) => &this.found[..],
             Over::Older | Over::Restored => &[],
         });
-        match self.inner.ask(&command, Some(script)).await? {
+        match self.ask(&command, Some(script)).await? {
             Value::Int(1) => Ok(Publishing::Stored),
             Value::Int(0) => Ok(Publishing::OtherDatabase),
             Value::Int(_) => Ok(Publishing::Behind),
@@ -275,10 +136,7 @@ impl RedisStore {
     }
 
     /// Replaces the `known` changes by `changes` and keeps the set; false if other changes are stored.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn publish_changes(
+    pub(crate) async fn publish_changes(
         &self,
         revision: &PublishedRevision,
         known: &[u8],
@@ -286,41 +144,32 @@ impl RedisStore {
     ) -> Result<bool, StoreError> {
         let script = script::publish_changes();
         let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.published_key());
         command.arg(&revision.lineage).arg(revision.revision).arg(known).arg(changes);
         command.arg(PUBLISHED_TTL_MS).arg(&revision.mark).arg(format);
         command.arg(revision.serial).arg(&revision.seal);
-        match self.inner.ask(&command, Some(script)).await? {
+        match self.ask(&command, Some(script)).await? {
             Value::Int(taken) => Ok(taken == 1),
             _ => Err(nonsense("a number")),
         }
     }
 
     /// Extends the lifetime of the published rules.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn keep_published(&self) -> Result<(), StoreError> {
+    pub(crate) async fn keep_published(&self) -> Result<(), StoreError> {
         let mut command = Cmd::new();
-        command.arg("PEXPIRE").arg(self.inner.published_key()).arg(PUBLISHED_TTL_MS);
-        self.inner.ask(&command, None).await.map(drop)
+        command.arg("PEXPIRE").arg(self.published_key()).arg(PUBLISHED_TTL_MS);
+        self.ask(&command, None).await.map(drop)
     }
 
     /// The published rules, if any.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn published(&self) -> Result<Option<Published>, StoreError> {
+    pub(crate) async fn published(&self) -> Result<Option<Published>, StoreError> {
         let [format, changes, set] = self.published_fields(["format", "changes", "set"]).await?;
         let (changes, format) = (changes.unwrap_or_default(), format_of(format));
         Ok(set.map(|set| Published { set, changes, format }))
     }
 
     /// The changes since the published set, and their format; empty if nothing is published.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn published_changes(&self) -> Result<(Vec<u8>, u32), StoreError> {
+    pub(crate) async fn published_changes(&self) -> Result<(Vec<u8>, u32), StoreError> {
         let [format, changes] = self.published_fields(["format", "changes"]).await?;
         Ok((changes.unwrap_or_default(), format_of(format)))
     }
@@ -330,8 +179,8 @@ impl RedisStore {
         names: [&str; N],
     ) -> Result<[Option<Vec<u8>>; N], StoreError> {
         let mut command = Cmd::new();
-        command.arg("HMGET").arg(self.inner.published_key()).arg(&names);
-        let Value::Array(found) = self.inner.ask(&command, None).await? else {
+        command.arg("HMGET").arg(self.published_key()).arg(&names);
+        let Value::Array(found) = self.ask(&command, None).await? else {
             return Err(nonsense("fields"));
         };
         let mut fields = found.into_iter().map(|field| match field {

@@ -14,6 +14,7 @@ mod cross_slot;
 mod dial;
 mod failure;
 mod fleet;
+mod fleet_store;
 mod in_place;
 mod key;
 mod limits;
@@ -39,10 +40,8 @@ mod wire;
 
 pub use checks::{Finding, ServerReport};
 pub use config::{ConfigError, RedisConfig, TimeSource, TlsFiles};
-pub use fleet::{FleetHistory, LimiterNote, Over, Published, PublishedRevision, Publishing, Row};
 pub use key::KEY_LAYOUT;
 pub use observer::{NoObserver, Observer, Operation, Reason};
-pub use questions::{Answered, FleetQuestion, LONGEST_ANSWER};
 pub use sample::KeyKind;
 pub use store::RedisStore;
 pub use url::{Credentials, Endpoint, StoreUrl, Topology, Transport, UrlError};

@@ -4,80 +4,49 @@
 //! its own key for answers. Both expire within seconds, whichever node fails.
 
 use redis::{Cmd, Value};
+use tidegate_fleet::{
+    Answered, LONGEST_ANSWER, LONGEST_QUESTION, MOST_QUESTIONS, StoredAnswer, StoredQuestion,
+};
 use tidegate_store::StoreError;
-use tokio::sync::watch;
 
 use crate::script;
-use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
+use crate::store::{Inner, MEMBERS, nonsense};
 
-/// The most open questions; further ones are rejected.
-const MOST_QUESTIONS: usize = 16;
-/// The longest question.
-const LONGEST_QUESTION: usize = 4 * 1024;
-/// The most bytes of an answer: it is one value in Redis, and one reply to who asked. Two MiB, and its signature.
-pub const LONGEST_ANSWER: usize = (2 << 20) + 256;
 /// How long a question and its answers are kept.
 const KEPT_MS: u64 = 10_000;
 
-/// A question to all nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FleetQuestion {
-    /// Its ID.
-    pub id: u64,
-    /// The question.
-    pub text: Vec<u8>,
-}
-
-/// What became of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answered {
-    /// Who asked can read it.
-    Kept,
-    /// Nobody waits for it any more.
-    NotOpen,
-    /// It has more than [`LONGEST_ANSWER`] bytes.
-    TooLong,
-}
-
-impl RedisStore {
+impl Inner {
     /// Asks all nodes; false if too many questions are open, or this one is too long.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn put_question(&self, question: &FleetQuestion) -> Result<bool, StoreError> {
+    pub(crate) async fn put_question(&self, question: &StoredQuestion) -> Result<bool, StoreError> {
         if question.text.len() > LONGEST_QUESTION {
             return Ok(false);
         }
         let script = script::ask();
         let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.questions_key());
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.questions_key());
         command.arg(&question.id.to_le_bytes()[..]).arg(&question.text).arg(MOST_QUESTIONS).arg(KEPT_MS);
-        match self.inner.ask(&command, Some(script)).await? {
+        match self.ask(&command, Some(script)).await? {
             Value::Int(taken) => Ok(taken == 1),
             _ => Err(nonsense("a number")),
         }
     }
 
-    /// The open questions to nodes, updated by heartbeats.
-    #[must_use]
-    pub fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>> {
-        self.inner.fleet.questions.subscribe()
-    }
-
     /// Answers a question as `from`.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn answer_question(&self, id: u64, from: &[u8], answer: &[u8]) -> Result<Answered, StoreError> {
+    pub(crate) async fn answer_question(
+        &self,
+        id: u64,
+        from: &[u8],
+        answer: &[u8],
+    ) -> Result<Answered, StoreError> {
         if answer.len() > LONGEST_ANSWER {
             return Ok(Answered::TooLong);
         }
         let script = script::answer();
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&script.name).arg(2);
-        command.arg(self.inner.questions_key()).arg(self.inner.answers_key(id));
+        command.arg(self.questions_key()).arg(self.answers_key(id));
         command.arg(&id.to_le_bytes()[..]).arg(from).arg(answer).arg(KEPT_MS);
-        match self.inner.ask(&command, Some(script)).await? {
+        match self.ask(&command, Some(script)).await? {
             Value::Int(1) => Ok(Answered::Kept),
             Value::Int(_) => Ok(Answered::NotOpen),
             _ => Err(nonsense("a number")),
@@ -85,13 +54,10 @@ impl RedisStore {
     }
 
     /// Who has answered so far.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn answered(&self, id: u64) -> Result<Vec<Vec<u8>>, StoreError> {
+    pub(crate) async fn answered(&self, id: u64) -> Result<Vec<Vec<u8>>, StoreError> {
         let mut command = Cmd::new();
-        command.arg("HKEYS").arg(self.inner.answers_key(id));
-        match self.inner.ask(&command, None).await? {
+        command.arg("HKEYS").arg(self.answers_key(id));
+        match self.ask(&command, None).await? {
             Value::Array(senders) => Ok(senders.iter().map(bytes).collect()),
             _ => Err(nonsense("a list")),
         }
@@ -100,32 +66,26 @@ impl RedisStore {
     /// The answers so far: sender and content, or why it cannot be read.
     ///
     /// Read one by one: those of many nodes are longer together than a reply in time may be.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn answers(&self, id: u64) -> Result<Vec<(Vec<u8>, Result<Vec<u8>, StoreError>)>, StoreError> {
-        let key = self.inner.answers_key(id);
+    pub(crate) async fn answers(&self, id: u64) -> Result<Vec<StoredAnswer>, StoreError> {
+        let key = self.answers_key(id);
         let mut answers = Vec::new();
         for sender in self.answered(id).await? {
             let mut command = Cmd::new();
             command.arg("HGET").arg(&key).arg(&sender);
-            let answer = self.inner.ask(&command, None).await;
+            let answer = self.ask(&command, None).await;
             answers.push((sender, answer.map(|answer| bytes(&answer))));
         }
         Ok(answers)
     }
 
     /// Removes a question and its answers.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn forget_question(&self, id: u64) -> Result<(), StoreError> {
+    pub(crate) async fn forget_question(&self, id: u64) -> Result<(), StoreError> {
         let mut question = Cmd::new();
-        question.arg("HDEL").arg(self.inner.questions_key()).arg(&id.to_le_bytes()[..]);
-        self.inner.ask(&question, None).await?;
+        question.arg("HDEL").arg(self.questions_key()).arg(&id.to_le_bytes()[..]);
+        self.ask(&question, None).await?;
         let mut answers = Cmd::new();
-        answers.arg("DEL").arg(self.inner.answers_key(id));
-        self.inner.ask(&answers, None).await.map(drop)
+        answers.arg("DEL").arg(self.answers_key(id));
+        self.ask(&answers, None).await.map(drop)
     }
 }
 
@@ -141,14 +101,9 @@ impl Inner {
     /// Passes on the questions of a heartbeat.
     pub(crate) fn hear_questions(&self, told: &Value) {
         let read = |(id, text): (Vec<u8>, Vec<u8>)| {
-            Some(FleetQuestion { id: u64::from_le_bytes(id.as_slice().try_into().ok()?), text })
+            Some(StoredQuestion { id: u64::from_le_bytes(id.as_slice().try_into().ok()?), text })
         };
-        let heard: Vec<FleetQuestion> = pairs(told).into_iter().filter_map(read).collect();
-        self.fleet.questions.send_if_modified(|known| {
-            let is_news = *known != heard;
-            *known = heard;
-            is_news
-        });
+        self.fleet.hear_questions(pairs(told).into_iter().filter_map(read).collect());
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tidegate_core::{Group, Limit, Micros, Rate, Scope, Timestamp, TokenBucket, Touch};
+use tidegate_fleet::WithHeartbeat;
 use tidegate_store::{
     BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Spend,
     Stamped, Store, StoreError,
@@ -16,7 +17,7 @@ use crate::clocks::ServerClocks;
 use crate::cluster::Cluster;
 use crate::config::{ConfigError, RedisConfig, TimeSource};
 use crate::dial::Dialer;
-use crate::fleet::{FleetNotes, PublishedRevision};
+use crate::fleet::read_revision;
 use crate::key::{KeyWriter, slot_of};
 use crate::limits::{self, REFUSED_LETTER};
 use crate::link::{Deadline, Target};
@@ -45,7 +46,7 @@ pub(crate) struct Inner {
     time: TimeSource,
     clocks: ServerClocks,
     /// The data exchanged with the heartbeat.
-    pub(crate) fleet: FleetNotes,
+    pub(crate) fleet: WithHeartbeat,
 }
 
 /// The most cells that one batch may touch.
@@ -77,7 +78,7 @@ impl RedisStore {
             connect_timeout: config.connect_timeout,
             time: config.time.clone(),
             clocks: ServerClocks::new(Arc::clone(&config.node_clock), nodes),
-            fleet: FleetNotes::default(),
+            fleet: WithHeartbeat::default(),
         };
         Ok(RedisStore { inner: Arc::new(inner) })
     }
@@ -314,11 +315,11 @@ impl Inner {
         let mut command = Cmd::new();
         let (notes, published) = (self.notes_key(), self.published_key());
         command.arg("EVALSHA").arg(&script.name).arg(6).arg(key).arg(notes).arg(published);
-        let counted = std::mem::take(&mut *self.fleet.counted.lock());
+        let counted = self.fleet.take_counts();
         let now_there = self.approx_now(self.client.partition_of(MEMBERS));
         self.append_counted(now_there, &counted, &mut command, |command| {
             command.arg(&member.to_le_bytes()[..]).arg(ttl.get()).arg(now);
-            command.arg(&self.fleet.note.lock()[..]);
+            command.arg(self.fleet.note());
         });
         let call = Call {
             operation: Operation::Heartbeat,
@@ -335,12 +336,8 @@ impl Inner {
         let [Value::Int(alive), questions, published @ ..] = &parts[..] else {
             return Err(nonsense("what a heartbeat brings"));
         };
-        let (heard, alive) = (PublishedRevision::read(published), *alive);
-        self.fleet.published.send_if_modified(|known| {
-            let is_news = *known != heard;
-            *known = heard;
-            is_news
-        });
+        let alive = *alive;
+        self.fleet.hear(read_revision(published));
         self.hear_questions(questions);
         usize::try_from(alive).map_err(|_| nonsense("a count"))
     }

@@ -44,9 +44,10 @@ fn the_public_api_is_the_one_that_was_reviewed() {
 }
 
 /// Crates that users depend on, each in its own folder.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 9] = [
     "crates/tidegate-core/src/",
     "crates/tidegate-store/src/",
+    "crates/tidegate-fleet/src/",
     "crates/tidegate-rules/src/",
     "crates/tidegate-limiter/src/",
     "crates/tidegate-http/src/",

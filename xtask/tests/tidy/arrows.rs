@@ -14,7 +14,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-access", &["tidegate-core"]),
     ("tidegate-rules", &["tidegate-core"]),
     ("tidegate-store", &["tidegate-core"]),
-    ("tidegate-store-redis", &["tidegate-store"]),
+    ("tidegate-fleet", &["tidegate-store"]),
+    ("tidegate-store-redis", &["tidegate-fleet", "tidegate-store"]),
     ("tidegate-shed", &["tidegate-rules", "tidegate-store"]),
     ("tidegate-limiter", &["tidegate-rules", "tidegate-shed", "tidegate-store"]),
     ("tidegate-http", &["tidegate-limiter"]),
@@ -36,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "tidegate-server",
             "tidegate-admin",
+            "tidegate-fleet",
             "tidegate-sim",
             "tidegate-store-redis",
             "tidegate-http",

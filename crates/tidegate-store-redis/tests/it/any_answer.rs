@@ -10,8 +10,9 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use tidegate_core::{Ask, FixedWindow, Group, Limit, Micros, Scope, SlidingWindow, Touch};
+use tidegate_fleet::{FleetHistory, FleetStore as _};
 use tidegate_store::{CellKey, Record, Request, Spend, Store};
-use tidegate_store_redis::{FleetHistory, RedisConfig, RedisStore};
+use tidegate_store_redis::{RedisConfig, RedisStore};
 use tokio::runtime::Runtime;
 
 /// The most values in one answer, and how deep they are nested.
@@ -138,7 +139,10 @@ pub(crate) fn answer_with(bytes: &[u8]) {
         let _ = store.decide(&batch).answer().await;
         let _ = store.decide(&batch[..1]).answer().await;
         let _ = store.heartbeat(7, Micros::from_secs(5)).answer().await;
-        let _ = (store.published_revision().borrow().clone(), store.questions().borrow().clone());
+        let _ = (
+            store.with_heartbeat().published().borrow().clone(),
+            store.with_heartbeat().questions().borrow().clone(),
+        );
         let _ = store.notes().await;
         let _ = store.published().await;
         let _ = store.published_changes().await;

@@ -1,11 +1,11 @@
 //! TLS, users, passwords, databases.
 
 use tidegate_core::Micros;
-use tidegate_store::Store;
-use tidegate_store_redis::{
-    Answered, FleetQuestion, Over, Published, PublishedRevision, Publishing, RedisConfig, RedisStore,
-    TlsFiles,
+use tidegate_fleet::{
+    Answered, FleetStore as _, Over, Published, PublishedRevision, Publishing, StoredQuestion,
 };
+use tidegate_store::Store;
+use tidegate_store_redis::{RedisConfig, RedisStore, TlsFiles};
 use tidegate_testkit::Redis;
 
 use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
@@ -71,7 +71,7 @@ async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
     let store = store(&at, &patient());
     let reports = store.check_servers().await;
     assert!(reports[0].to_string().contains("Redis"), "{}", reports[0]);
-    store.announce(b"a note".to_vec());
+    store.with_heartbeat().announce(b"a note".to_vec());
     assert_eq!(store.heartbeat(1, Micros::from_secs(5)).answer().await.unwrap(), 1);
     assert_eq!(store.notes().await.unwrap()[0].note, b"a note");
     let revision = PublishedRevision {
@@ -92,7 +92,7 @@ async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
         Published { changes: b"some".to_vec(), format: 2, ..published }
     );
     assert_eq!(store.published_changes().await.unwrap(), (b"some".to_vec(), 2));
-    assert!(store.put_question(&FleetQuestion { id: 7, text: b"who?".to_vec() }).await.unwrap());
+    assert!(store.put_question(&StoredQuestion { id: 7, text: b"who?".to_vec() }).await.unwrap());
     assert_eq!(store.answer_question(7, b"a", b"I").await.unwrap(), Answered::Kept);
     assert_eq!(store.answers(7).await.unwrap()[0].1.as_ref().unwrap(), b"I");
     store.forget_question(7).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_user_without_rights_to_hashes_still_counts_as_alive() {
     let few: Vec<&str> = RIGHTS.split_whitespace().filter(|right| !right.starts_with("+h")).collect();
     let redis = Redis::builder().user("limiter", "pass", &few.join(" ")).start();
     let store = store(&redis.url(), &patient());
-    store.announce(b"a note".to_vec());
+    store.with_heartbeat().announce(b"a note".to_vec());
     assert_eq!(store.heartbeat(1, Micros::from_secs(5)).answer().await.unwrap(), 1);
 }
 

@@ -1,8 +1,8 @@
 //! What nodes are asked, and what becomes of their answers.
 
 use tidegate_core::Micros;
+use tidegate_fleet::{Answered, FleetHistory, FleetStore as _, LONGEST_ANSWER, StoredQuestion};
 use tidegate_store::Store as _;
-use tidegate_store_redis::{Answered, FleetHistory, FleetQuestion, LONGEST_ANSWER};
 use tidegate_testkit::Redis;
 
 use crate::subject::{patient, store};
@@ -11,7 +11,7 @@ use crate::subject::{patient, store};
 async fn the_longest_answers_of_three_nodes_arrive_whole_and_a_longer_one_is_called_so() {
     let redis = Redis::start();
     let store = store(&redis.url(), &patient());
-    assert!(store.put_question(&FleetQuestion { id: 7, text: b"who?".to_vec() }).await.unwrap());
+    assert!(store.put_question(&StoredQuestion { id: 7, text: b"who?".to_vec() }).await.unwrap());
     let answer = vec![b'x'; LONGEST_ANSWER];
     for from in ["a", "b", "c"] {
         assert_eq!(store.answer_question(7, from.as_bytes(), &answer).await.unwrap(), Answered::Kept);
@@ -49,9 +49,9 @@ async fn counts_of_a_refused_heartbeat_go_with_the_next() {
     let began = minute(&redis.cmd(&["TIME"]).array()[0].text());
     beat().await.unwrap();
     redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    store.count(vec![(b"row".to_vec(), vec![7])]);
+    store.with_heartbeat().count(vec![(b"row".to_vec(), vec![7])]);
     assert!(beat().await.unwrap_err().is_certainly_not_applied());
-    store.count(vec![(b"row".to_vec(), vec![4])]);
+    store.with_heartbeat().count(vec![(b"row".to_vec(), vec![4])]);
     redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     beat().await.unwrap();
     beat().await.unwrap();

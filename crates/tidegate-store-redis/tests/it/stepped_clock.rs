@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use tidegate_core::{Micros, Timestamp};
+use tidegate_fleet::{FleetStore as _, StoredQuestion};
 use tidegate_store::{ManualClock, Record, Store as _};
-use tidegate_store_redis::{FleetQuestion, RedisStore, TimeSource};
+use tidegate_store_redis::{RedisStore, TimeSource};
 use tidegate_testkit::{Redis, resp};
 
 use crate::subject::{patient, store};
@@ -26,7 +27,7 @@ fn ahead(redis: &Redis) -> (RedisStore, Arc<ManualClock>) {
 async fn dead_nodes_are_forgotten_after_the_clock_came_back() {
     let redis = Redis::start();
     let (store, clock) = ahead(&redis);
-    store.announce(b"{}".to_vec());
+    store.with_heartbeat().announce(b"{}".to_vec());
     assert_eq!(store.heartbeat(DEAD, TTL).answer().await.unwrap(), 1);
     clock.set(NOW);
     assert_eq!(store.heartbeat(ALIVE, TTL).answer().await.unwrap(), 2, "it may be alive");
@@ -64,7 +65,7 @@ async fn records_written_a_year_ahead_end_as_others_do() {
 async fn questions_asked_a_year_ahead_leave_room() {
     let redis = Redis::start();
     let store = store(&redis.url(), &patient());
-    let question = |id| FleetQuestion { id, text: b"who?".to_vec() };
+    let question = |id| StoredQuestion { id, text: b"who?".to_vec() };
     for id in 0..16 {
         assert!(store.put_question(&question(id)).await.unwrap());
     }

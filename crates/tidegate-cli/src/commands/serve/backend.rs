@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::Micros;
+use tidegate_fleet::FleetStore;
 use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioRuntime, prober_thread};
 use tidegate_metrics::{Metrics, StoreUsage};
 #[cfg(test)]
@@ -104,8 +105,8 @@ impl Backend {
         }
     }
 
-    /// The store, if it is Redis.
-    pub(super) fn redis(&self) -> Option<Arc<RedisStore>> {
+    /// The store, if nodes can tell each other through it what they run.
+    pub(super) fn fleet(&self) -> Option<Arc<dyn FleetStore>> {
         match self {
             Backend::Memory(_) => None,
             Backend::Redis(store, _) => Some(store.clone()),

@@ -19,7 +19,7 @@ use tidegate_store_redis::KEY_LAYOUT;
 
 use super::backend::Backend;
 use super::busy::BusyRatio;
-use super::redis_fleet::RedisFleet;
+use super::store_fleet::StoreFleet;
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, STARTER};
 use crate::settings::{DatabaseChoice, LogFormat, Settings, StoreUrl};
@@ -136,7 +136,7 @@ pub(super) struct ControlParts<'p> {
     pub(super) database: Option<&'p RuleStore>,
     pub(super) backend: &'p Backend,
     pub(super) busy: &'p Arc<BusyRatio>,
-    pub(super) fleet: Option<&'p Arc<RedisFleet>>,
+    pub(super) fleet: Option<&'p Arc<StoreFleet>>,
     pub(super) admin_tokens: Option<&'p Arc<TokenSource>>,
     pub(super) clock: &'p Arc<dyn Clock>,
 }

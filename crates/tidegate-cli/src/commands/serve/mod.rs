@@ -17,11 +17,11 @@ mod notify;
 mod open_files;
 mod open_listeners;
 mod outgoing;
-mod redis_fleet;
 mod registry;
 mod reloader;
 mod secrets;
 mod signals;
+mod store_fleet;
 
 use std::io;
 use std::process::ExitCode;
@@ -57,10 +57,10 @@ use fleet_seal::Seal;
 use log_observer::LogObserver;
 use notify::Supervisor;
 use outgoing::Outgoing;
-use redis_fleet::RedisFleet;
 use reloader::Reloader;
 use secrets::Reloads;
 use signals::{Hangups, StopSignals};
+use store_fleet::StoreFleet;
 
 pub(crate) use check::check;
 
@@ -130,7 +130,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let seal = settings.store.fleet_secret.as_ref().map(|secret| Seal::new(secret.bytes()));
     warn_of_open_redis(&settings.store);
-    let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone(), seal));
+    let fleet = backend.fleet().map(|store| StoreFleet::new(store, clock.clone(), seal));
     let admin_tokens = settings.admin_tokens.load("admin.tokens")?;
     let parts = ControlParts {
         limiter: &limiter,

@@ -19,7 +19,7 @@ use super::super::busy::BusyRatio;
 use super::super::control_plane::{self, ControlParts};
 use super::super::decisions;
 use super::super::outgoing::counted;
-use super::super::redis_fleet::RedisFleet;
+use super::super::store_fleet::StoreFleet;
 use super::*;
 use crate::repeats::Repeats;
 use crate::repeats::tests::written;
@@ -73,7 +73,7 @@ impl Node {
         config.remote = backend.remote(&settings.store);
         let limiter = Arc::new(Limiter::new(config));
         metrics.began_with(&limiter.snapshot());
-        let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone(), None));
+        let fleet = backend.fleet().map(|store| StoreFleet::new(store, clock.clone(), None));
         let parts = ControlParts {
             limiter: &limiter,
             metrics: &metrics,

@@ -1,4 +1,4 @@
-//! The connection to the other nodes through the Redis that they share.
+//! The connection to the other nodes through the store that they share.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -10,11 +10,11 @@ use tidegate_admin::{
     HistoryRow, MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeStatus, NoteFuture, PublishedSet, Resolution,
     WHOLE_SET, at_low_priority, without_replaced,
 };
-use tidegate_store::{Clock, StoreError};
-use tidegate_store_redis::{
-    Answered, FleetHistory, FleetQuestion as StoreQuestion, LONGEST_ANSWER, LimiterNote, Over, Published,
-    PublishedRevision, Publishing, RedisStore,
+use tidegate_fleet::{
+    Answered, FleetHistory, FleetStore, LONGEST_ANSWER, LimiterNote, Over, Published, PublishedRevision,
+    Publishing, StoredQuestion,
 };
+use tidegate_store::{Clock, StoreError};
 use tokio::sync::watch;
 
 use super::fleet_seal::{Purpose, SIGNATURE_BYTES, Seal};
@@ -26,8 +26,8 @@ const MOST_PAST: u64 = 30;
 // The store must accept every answer that a node may give.
 const _: () = assert!(MOST_ANSWER_BYTES + SIGNATURE_BYTES <= LONGEST_ANSWER);
 
-pub(super) struct RedisFleet {
-    store: Arc<RedisStore>,
+pub(super) struct StoreFleet {
+    store: Arc<dyn FleetStore>,
     clock: Arc<dyn Clock>,
     /// Signs and checks what nodes tell each other; `None` if no secret is configured.
     seal: Option<Seal>,
@@ -41,16 +41,17 @@ pub(super) struct RedisFleet {
     questions: watch::Sender<Vec<FleetQuestion>>,
 }
 
-impl RedisFleet {
-    pub(super) fn new(store: Arc<RedisStore>, clock: Arc<dyn Clock>, seal: Option<Seal>) -> Arc<Self> {
+impl StoreFleet {
+    pub(super) fn new(store: Arc<dyn FleetStore>, clock: Arc<dyn Clock>, seal: Option<Seal>) -> Arc<Self> {
         let (heard, questions) = (watch::Sender::new(Heard::default()), watch::Sender::new(Vec::new()));
         let (latest, found, past) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
-        Arc::new(RedisFleet { store, clock, seal, latest, found, past, heard, questions })
+        Arc::new(StoreFleet { store, clock, seal, latest, found, past, heard, questions })
     }
 
     /// Passes on what heartbeats return, until dropped.
     pub(super) async fn listen(self: Arc<Self>) {
-        let (mut revisions, mut questions) = (self.store.published_revision(), self.store.questions());
+        let heartbeat = self.store.with_heartbeat();
+        let (mut revisions, mut questions) = (heartbeat.published(), heartbeat.questions());
         // The highest serial of a heartbeat so far. Not `latest`: a heartbeat may be older than what was published since.
         let mut newest = 0;
         loop {
@@ -85,7 +86,7 @@ impl RedisFleet {
     }
 }
 
-impl RedisFleet {
+impl StoreFleet {
     /// Whether this may be acted upon. Without a secret everything may.
     fn has_signed(&self, purpose: Purpose<'_>, object: &[u8]) -> bool {
         self.seal.as_ref().is_none_or(|seal| seal.has_signed(purpose, object))
@@ -218,7 +219,7 @@ impl RedisFleet {
     }
 }
 
-impl Fleet for RedisFleet {
+impl Fleet for StoreFleet {
     fn publish(&self, set: PublishedSet, set_back: bool) -> NoteFuture<'_, ()> {
         Box::pin(async move {
             let intruder = self.intruder(&set.lineage).await;
@@ -311,11 +312,15 @@ impl Fleet for RedisFleet {
 
     fn announce(&self, note: &NodeStatus) {
         let note = NodeStatus { serial: self.latest.load(Ordering::Relaxed), ..note.clone() };
-        self.store.announce(self.signed(Purpose::Note, serde_json::to_vec(&note).unwrap_or_default()));
+        self.store
+            .with_heartbeat()
+            .announce(self.signed(Purpose::Note, serde_json::to_vec(&note).unwrap_or_default()));
     }
 
     fn count(&self, rows: Vec<HistoryRow>) {
-        self.store.count(rows.into_iter().map(|row| (row.name.into_bytes(), row.counts)).collect());
+        self.store
+            .with_heartbeat()
+            .count(rows.into_iter().map(|row| (row.name.into_bytes(), row.counts)).collect());
     }
 
     fn history(&self, of: Resolution, numbers: RangeInclusive<u64>) -> NoteFuture<'_, Vec<HistoryChunk>> {
@@ -331,7 +336,7 @@ impl Fleet for RedisFleet {
     fn ask<'a>(&'a self, question: &'a FleetQuestion) -> NoteFuture<'a, ()> {
         Box::pin(async move {
             let text = self.signed(Purpose::Question { id: question.id }, question.text.clone());
-            let question = StoreQuestion { id: question.id, text };
+            let question = StoredQuestion { id: question.id, text };
             match self.store.put_question(&question).await.map_err(failed)? {
                 true => Ok(()),
                 false => Err(FleetError::Refused("too much is asked of them at once".to_owned())),
