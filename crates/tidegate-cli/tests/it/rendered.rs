@@ -1,0 +1,167 @@
+//! What Helm makes of `deploy/helm`, and kustomize of `deploy/kubernetes`: both give the container that
+//! `deployments.rs` runs, in objects that follow Kubernetes' schemas.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tidegate_testkit::find_tool;
+
+use crate::deployments::{Container, list, text, validate};
+
+const STORE: &str = "overlays/redis/store.yaml";
+
+/// Values, and the manifest's patches that say the same.
+const RELEASES: [(&[&str], &[&str]); 3] = [
+    (&[], &[]),
+    (
+        &[
+            "store.url=redis://redis.redis.svc:6379",
+            "store.secret=tidegate-store",
+            "admin.secret=tidegate-admin",
+            "replicas=3",
+        ],
+        &[STORE],
+    ),
+    (
+        &[
+            "store.url=redis://redis.redis.svc:6379",
+            "store.secret=tidegate-store",
+            "admin.secret=tidegate-admin",
+            "autoscaling.enabled=true",
+            "podMonitor.enabled=true",
+            "database.secret=tidegate-database",
+        ],
+        &[STORE, "overlays/postgres/rules.yaml"],
+    ),
+];
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+fn helm(values: &[&str]) -> Output {
+    let values = values.iter().flat_map(|value| ["--set", value]);
+    Command::new(find_tool("helm"))
+        .args(["template", "tidegate"])
+        .arg(deploy().join("helm/tidegate"))
+        .args(values)
+        .output()
+        .unwrap()
+}
+
+/// The objects that a tool printed, valid but for those whose schemas are not Kubernetes' own.
+#[track_caller]
+fn objects(printed: &Output) -> Vec<Value> {
+    let yaml = String::from_utf8(printed.stdout.clone()).unwrap();
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let objects: Vec<Value> = yaml
+        .split("---\n")
+        .filter(|document| !document.trim().is_empty())
+        .map(|document| serde_saphyr::from_str(document).unwrap_or_else(|why| panic!("{why}: {document}")))
+        .collect();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("objects.yaml");
+    fs::write(&file, &yaml).unwrap();
+    let known = objects.iter().filter(|object| object["kind"] != "PodMonitor").count();
+    validate(&[file], known);
+    objects
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    objects.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}: {objects:?}"))
+}
+
+/// Compares what is told to the container, and all that Kubernetes does with it.
+#[track_caller]
+fn assert_runs_the_same(deployment: &Value, manifests: &Container) {
+    let rendered = Container::rendered(deployment.clone());
+    let sorted = |pairs: &[(String, String)]| {
+        let mut pairs = pairs.to_vec();
+        pairs.sort();
+        pairs
+    };
+    assert_eq!(rendered.args, manifests.args);
+    assert_eq!(sorted(&rendered.env), sorted(&manifests.env));
+    assert_eq!(sorted(&rendered.mounts), sorted(&manifests.mounts));
+    let (ours, theirs) = (rendered.container(), manifests.container());
+    for field in
+        ["image", "ports", "startupProbe", "livenessProbe", "readinessProbe", "resources", "securityContext"]
+    {
+        assert_eq!(ours[field], theirs[field], "{field}");
+    }
+    let spec = &deployment["spec"]["template"]["spec"];
+    let volumes: Vec<String> = list(&spec["volumes"]).iter().map(|volume| text(&volume["name"])).collect();
+    assert!(rendered.mounts.iter().all(|(volume, _)| volumes.contains(volume)), "{volumes:?}");
+}
+
+#[test]
+fn the_chart_runs_the_container_of_the_manifests() {
+    for (values, patches) in RELEASES {
+        let objects = objects(&helm(values));
+        assert_runs_the_same(of_kind(&objects, "Deployment"), &Container::of(patches));
+    }
+    let objects = objects(&helm(RELEASES[2].0));
+    assert_eq!(of_kind(&objects, "HorizontalPodAutoscaler")["spec"]["minReplicas"], 3);
+    assert_eq!(of_kind(&objects, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["port"], "admin");
+}
+
+#[test]
+fn a_chart_refuses_values_that_it_does_not_know_or_that_contradict_each_other() {
+    for (value, told) in [
+        ("replica=2", "Additional property replica is not allowed"),
+        ("replicas=two", "Expected: integer"),
+        ("store.url=redis://:password@redis", "Does not match pattern"),
+        ("env.LEVEL=debug", "LEVEL"),
+        ("replicas=2", "set store.url, or replicas to 1"),
+        ("podMonitor.enabled=true", "set admin.secret"),
+    ] {
+        let printed = helm(&[value]);
+        let said = String::from_utf8_lossy(&printed.stderr).into_owned();
+        assert!(!printed.status.success() && said.contains(told), "{value} should say {told}: {said}");
+    }
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_server() {
+    let chart = fs::read_to_string(deploy().join("helm/tidegate/Chart.yaml")).unwrap();
+    let chart: Value = serde_saphyr::from_str(&chart).unwrap();
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    let lint = Command::new(find_tool("helm"))
+        .args(["lint", "--strict"])
+        .arg(deploy().join("helm/tidegate"))
+        .output()
+        .unwrap();
+    assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
+}
+
+/// Where kubectl is installed: no registry that this project is built from has kustomize.
+#[test]
+fn kustomize_gives_the_container_that_our_merge_gives() {
+    let dir = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp").arg("-r").arg(deploy().join("kubernetes")).arg(dir.path()).status();
+    assert!(copied.unwrap().success());
+    let root = dir.path().join("kubernetes");
+    for (overlay, names) in
+        [("redis", &["redis-password", "fleet-secret", "admin-token"][..]), ("postgres", &["postgres-url"])]
+    {
+        let secrets = root.join("overlays").join(overlay).join("secrets");
+        fs::create_dir_all(&secrets).unwrap();
+        names.iter().for_each(|name| fs::write(secrets.join(name), "sixteen-bytes-and-more").unwrap());
+    }
+    for (folder, patches) in [
+        ("base", &[][..]),
+        ("overlays/redis", &[STORE]),
+        ("overlays/redis-cluster", &[STORE, "overlays/redis-cluster/store.yaml"]),
+        ("overlays/postgres", &[STORE, "overlays/postgres/rules.yaml"]),
+    ] {
+        let printed = match Command::new("kubectl").arg("kustomize").arg(root.join(folder)).output() {
+            Err(why) if why.kind() == ErrorKind::NotFound => return eprintln!("skipped: no kubectl here"),
+            printed => printed.unwrap(),
+        };
+        let objects = objects(&printed);
+        assert_runs_the_same(of_kind(&objects, "Deployment"), &Container::of(patches));
+    }
+}
