@@ -39,10 +39,15 @@ fn hint(error: &clap::Error, command: Option<OsString>) -> Option<(String, Strin
     };
     match (error.kind(), command.as_str()) {
         (ErrorKind::UnknownArgument, "serve" | "explain" | "replay" | "top") if is_file(invalid) => {
-            let message = format!("`{command}` takes no file by itself: `{invalid}`");
+            let message = format!("`{command}` takes files only behind a flag: `{invalid}`");
             Some((message, format!("rules: tidegate {command} --rules {invalid}; a server's configuration: --config")))
         }
-        (ErrorKind::ArgumentConflict, "validate" | "explain") if invalid.contains("--config") => Some((
+        (ErrorKind::UnknownArgument, "validate") if invalid.starts_with("--rules") => Some((
+            "`validate` takes rule files without a flag".to_owned(),
+            "tidegate validate rules.yaml".to_owned(),
+        )),
+        // Which of the two clap calls invalid is a matter of their order.
+        (ErrorKind::ArgumentConflict, "validate" | "explain") if error.to_string().contains("--config <") => Some((
             "a configuration names its rules itself, so `--config` goes without other rules".to_owned(),
             "check rules alone: tidegate validate rules.yaml; or list them in the file: rules: { paths: [rules.yaml] }"
                 .to_owned(),

@@ -244,6 +244,10 @@ impl DomainReader {
             let named = self.names.iter().find(|(_, (other, _))| *other as usize == *number);
             named.map_or_else(|| "?".to_owned(), |(name, _)| format!("`{name}`"))
         };
+        if let [only, _] = circle[..] {
+            report.error(span, format!("the rule {} overrides itself", name_of(&only)), "remove it");
+            return;
+        }
         let first: Vec<String> = circle.iter().take(MOST_NAMES).map(name_of).collect();
         let rest = if circle.len() > MOST_NAMES { " overrides …" } else { "" };
         let message = format!("rules override each other in a circle: {}{rest}", first.join(" overrides "));

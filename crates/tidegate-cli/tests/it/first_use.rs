@@ -35,6 +35,11 @@ fn a_mistake_on_the_command_line_names_the_line_to_type() {
             &["validate", "--config", "tidegate.yaml", "rules.yaml"],
             "hint: check rules alone: tidegate validate rules.yaml",
         ),
+        (
+            &["validate", "rules.yaml", "--config", "tidegate.yaml"],
+            "hint: check rules alone: tidegate validate rules.yaml",
+        ),
+        (&["validate", "--rules", "rules.yaml"], "hint: tidegate validate rules.yaml"),
         (&["check", "--domain", "api", "--cost", "two"], "write a whole number in digits, such as 5"),
         (&["serve", "--confg", "x"], "unexpected argument '--confg'"),
     ] {
