@@ -97,7 +97,11 @@ impl LimitReader<'_> {
         let is_unlimited =
             |item: &&Node| matches!(&item.value, Value::Scalar(one) if &*one.text == "unlimited");
         if let Some(item) = items.iter().find(is_unlimited) {
-            report.error(item.span, "`unlimited` is no limit among others", "write `limits: unlimited`");
+            report.error(
+                item.span,
+                "`unlimited` cannot stand beside other limits",
+                "write `limits: unlimited`",
+            );
             return None;
         }
         if items.is_empty() || items.len() > MOST_LIMITS {

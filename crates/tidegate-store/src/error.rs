@@ -78,7 +78,7 @@ impl fmt::Display for StoreError {
                 write!(f, "store at {endpoint} did not apply the request")
             }
             StoreError::TooLate { endpoint, waited } => {
-                write!(f, "store at {endpoint} came to the request only after {waited:?}, and left it")
+                write!(f, "store at {endpoint} skipped the request: past its deadline, after {waited:?}")
             }
             StoreError::NoRoom { endpoint } => {
                 write!(f, "store at {endpoint} has no room for another record")

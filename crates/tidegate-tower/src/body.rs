@@ -27,7 +27,7 @@ pin_project! {
 }
 
 impl<B> LimitedBody<B> {
-    /// The body of a request that was admitted. What is held is let go when the body has ended, failed or been dropped.
+    /// The body of an admitted request's response. Its lease is released when the body ends, fails or is dropped.
     pub(crate) fn holding(body: B, held: Held) -> Self {
         LimitedBody { kind: Kind::Admitted { body, held } }
     }

@@ -1,4 +1,4 @@
-//! By what a layer knows requests, checked against what its rules count by.
+//! Which attributes a layer reads from requests, checked against what its rules count by.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::headers::HeaderSets;
 use crate::identity::{Attributes, Identity, IdentityConfig};
 use crate::layer::{Also, Extract, LayerState, Who};
 
-/// Puts a [`RateLimitLayer`] together: by what it knows requests.
+/// Builds a [`RateLimitLayer`]: which attributes it reads from requests.
 ///
 /// ```
 /// # use tidegate_tower::RateLimitLayer;
@@ -37,7 +37,7 @@ pub struct LayerBuilder {
     domain: String,
     who: Who,
     also: Option<Arc<Also>>,
-    /// The attributes that closures give, and those that only others ask by.
+    /// Attributes that closures add, and attributes that only other callers send.
     declared: BTreeSet<String>,
 }
 
@@ -47,13 +47,13 @@ pub struct LayerBuilder {
 pub enum LayerError {
     /// The rules do not have the domain.
     UnknownDomain(UnknownDomain),
-    /// A rule counts by an attribute that no request gets here: it would limit nobody.
+    /// A rule counts by an attribute that this layer does not read: it would limit nobody.
     Unread {
         /// The rule.
         rule: String,
         /// The attribute of its key.
         attribute: String,
-        /// What requests get here.
+        /// The attributes that this layer reads.
         reads: Vec<String>,
     },
 }
@@ -65,14 +65,13 @@ impl LayerBuilder {
         LayerBuilder { limiter, domain: domain.to_owned(), who, also: None, declared: BTreeSet::new() }
     }
 
-    /// Knows requests by `identity`.
+    /// Reads the attributes that `identity` describes.
     pub fn identity(mut self, identity: impl Into<Arc<Identity>>) -> Self {
         self.who = Who::Identity(identity.into());
         self
     }
 
-    /// Knows requests by what `extract` reads from them, and by nothing else: the attributes called `names`, such as what a
-    /// layer before this one has left in their extensions.
+    /// Reads only what `extract` returns: the attributes `names`, for example from extensions that an earlier layer has set.
     pub fn extract(
         mut self,
         names: impl IntoIterator<Item = impl Into<String>>,
@@ -82,8 +81,8 @@ impl LayerBuilder {
         self.declare(names)
     }
 
-    /// Adds what `also` reads, the attributes called `names`, to what identity knows: such as the user that a layer before this
-    /// one has authenticated. What identity knows already stays as it is. Put that layer around this one: with axum's `layer`,
+    /// Adds what `also` reads, the attributes `names`, to those of the identity: such as the user that an earlier layer has
+    /// authenticated. Attributes of the identity are not replaced. Put that layer around this one: with axum's `layer`,
     /// the one added last runs first; with tonic's `Server` and tower's `ServiceBuilder`, the one added first.
     pub fn also(
         mut self,
@@ -94,16 +93,16 @@ impl LayerBuilder {
         self.declare(names)
     }
 
-    /// Says that rules which count by these attributes are not for this layer: only others ask by them, such as
-    /// handlers. Here they skip every request.
+    /// Declares attributes that only other callers send, such as handlers. Rules that count by them skip every request of this
+    /// layer.
     pub fn asked_elsewhere(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.declare(names)
     }
 
-    /// The layer.
+    /// Builds the layer.
     ///
     /// # Errors
-    /// When the rules do not have the domain, or one of them counts by an attribute that requests never get here.
+    /// When the rules do not have the domain, or one of them counts by an attribute that this layer does not read.
     pub fn build(self) -> Result<RateLimitLayer, LayerError> {
         self.check()?;
         let gate = Gate {

@@ -1,4 +1,4 @@
-//! The middleware as it is put together.
+//! The middleware's configuration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,23 +26,23 @@ pub(crate) type Also = dyn for<'r> Fn(&'r Parts, &mut Attributes<'r>) + Send + S
 pub(crate) type OnRefused = dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync;
 /// Reads what a request costs.
 pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
-/// Tells from a response whether its request costs nothing after all.
+/// Decides from a response whether to refund its request.
 pub(crate) type RefundWhen = dyn Fn(&http::response::Parts) -> bool + Send + Sync;
 
-/// Puts a limiter in front of a service: axum's, tonic's, hyper's, any whose requests and responses are HTTP's.
+/// Puts a limiter in front of an HTTP service: axum, tonic, hyper or any other tower service.
 ///
 /// Who a request is comes from [`Identity`] (by default its peer's address) or from closures: see
 /// [`RateLimitLayer::builder`]. A refused request never
 /// reaches the service: it is answered with 429 (503 where a rule must not decide without its store, unless [`RateLimitLayer::closed_status`] says otherwise), headers that say
-/// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED;
+/// when to retry, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED;
 /// [`RateLimitLayer::on_refused`] answers otherwise. One that passes carries its [`Decision`](tidegate_limiter::Decision) in its
-/// extensions (axum: `Extension<Decision>`), of several layers that of the innermost; their response tells of the tightest
+/// extensions (axum: `Extension<Decision>`), of several layers that of the innermost; the response's headers show the tightest
 /// limit. Where a leaky bucket asks a request to wait, it waits here; where a concurrency limit admits it, its place is held
 /// until its response has been sent, or its client has left: then its handler's future is dropped, and its work ends with it.
 /// Work that a handler spawns and that outlives it must hold a lease of its own.
 ///
-/// Rules see paths in small letters, also those of gRPC: `/grpc.health.v1.health/check`. A rule on a path with capitals counts
-/// nothing, of which [`RuleSet::warnings`](tidegate_rules::RuleSet::warnings) tells.
+/// Rules see paths in lower case, also those of gRPC: `/grpc.health.v1.health/check`. A rule on a path with capitals never
+/// matches; [`RuleSet::warnings`](tidegate_rules::RuleSet::warnings) names it.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -75,7 +75,7 @@ pub(crate) struct LayerState {
     pub(crate) refund_when: Option<Arc<RefundWhen>>,
 }
 
-/// How a request is known.
+/// How attributes are read.
 #[derive(Clone)]
 pub(crate) enum Who {
     Identity(Arc<Identity>),
@@ -83,7 +83,7 @@ pub(crate) enum Who {
 }
 
 impl RateLimitLayer {
-    /// Enforces the rules of `domain` on whoever a request's peer is: they count by `client`, `ip`, `method`, `path` or `host`.
+    /// Enforces the rules of `domain` by the peer's address: they may count by `client`, `ip`, `method`, `path` or `host`.
     /// For other attributes, such as the user, see [`RateLimitLayer::builder`].
     ///
     /// # Errors
@@ -93,12 +93,12 @@ impl RateLimitLayer {
         RateLimitLayer::builder(limiter, domain).build()
     }
 
-    /// Enforces the rules of `domain`, and says by what requests are known before it is [built](LayerBuilder::build).
+    /// Starts a builder for the rules of `domain`, to say which attributes are read before it is [built](LayerBuilder::build).
     pub fn builder(limiter: impl Into<Arc<Limiter>>, domain: &str) -> LayerBuilder {
         LayerBuilder::new(limiter.into(), domain)
     }
 
-    /// What becomes of a request that lacks an attribute of a matching rule's key. `Skip`, the default, leaves it to the rule's
+    /// What to do with a request that lacks an attribute of a matching rule's key. `Skip`, the default, leaves it to the rule's
     /// own `on_missing_key`; `Refuse` refuses it whatever the rule says (400), so that nothing passes uncounted.
     #[must_use]
     pub fn on_missing_key(self, then: OnMissingKey) -> Self {
@@ -106,7 +106,7 @@ impl RateLimitLayer {
     }
 
     /// Answers refused requests with what `answer` makes of the refusal: its decision, where rules made one, its problem and
-    /// the headers that tell about limits, which are added where the answer does not set them itself. Its body is bytes, whatever
+    /// the rate limit headers, which are added where the answer does not set them itself. Its body is bytes, whatever
     /// bodies the service sends. Calls over gRPC are answered with it too: give those a status, such as by tonic's
     /// `Status::into_http`.
     ///
@@ -127,15 +127,15 @@ impl RateLimitLayer {
         self.with(|shared| shared.on_refused = Some(Arc::new(answer)))
     }
 
-    /// Charges requests with what `cost` says, instead of one hit each.
+    /// Sets the cost of a request; one hit without it.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> Hits + Send + Sync + 'static) -> Self {
         self.with(|shared| shared.cost = Some(Arc::new(cost)))
     }
 
-    /// Gives back what a request has spent where `when` says so of its response: such as log-ins that succeed, so that only wrong
-    /// passwords count, or answers for which the service is to blame. Its headers tell what was left before. A request whose
-    /// service gives no response keeps what it spent.
+    /// Refunds a request if `when` returns true for its response: such as log-ins that succeed, so that only wrong passwords
+    /// count, or errors of the service. The headers show what was left before the refund. A request without a response is not
+    /// refunded.
     ///
     /// ```
     /// # use tidegate_tower::RateLimitLayer;
@@ -148,35 +148,35 @@ impl RateLimitLayer {
         self.with(|shared| shared.refund_when = Some(Arc::new(when)))
     }
 
-    /// Sends these sets of headers: all by default. `Retry-After` goes with every refusal.
+    /// Sets which header sets are sent: all by default. `Retry-After` goes with every refusal.
     #[must_use]
     pub fn headers(self, sets: impl IntoIterator<Item = HeaderSet>) -> Self {
         let sets = HeaderSets::from_iter(sets);
         self.with(|shared| shared.gate.headers = sets)
     }
 
-    /// Refuses with this status where a rule is `closed` and has no store: 503 by default. Over gRPC it is UNAVAILABLE anyway.
+    /// Sets the status of a refusal by a `closed` rule without its store: 503 by default. Over gRPC it is always UNAVAILABLE.
     #[must_use]
     pub fn closed_status(self, status: ClosedStatus) -> Self {
         self.with(|shared| shared.gate.closed_status = status)
     }
 
-    /// Sheds load by `shedder` before anything is spent: a request that is shed is answered with 503 (over gRPC, UNAVAILABLE)
-    /// and when to come back. Those that are let in are counted until their responses have been sent. Layers of several
+    /// Sheds load with `shedder` before anything is spent: a shed request is answered with 503 (over gRPC, UNAVAILABLE) and
+    /// `Retry-After`. Admitted requests count as in progress until their responses have been sent. Layers of several
     /// services that share workers may share a shedder.
     #[must_use]
     pub fn shedder(self, shedder: Arc<Shedder>) -> Self {
         self.with(|shared| shared.gate.shedder = Some(shedder))
     }
 
-    /// Waits and runs its tasks on `runtime`: tokio's by default.
+    /// Sets the runtime for delays and tasks: tokio's by default.
     #[must_use]
     pub fn runtime(self, runtime: Arc<dyn Runtime>) -> Self {
         self.with(|shared| shared.gate.runtime = runtime)
     }
 
-    /// Tells the time of `X-RateLimit-Reset`, and whether tokens have expired, by `clock`: the machine's by default. A test whose
-    /// limiter goes by a clock of its own gives it to both.
+    /// Sets the clock for `X-RateLimit-Reset` and for the expiry of tokens: the system's by default. A test gives its limiter's
+    /// clock to both.
     #[must_use]
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         self.with(|shared| shared.gate.clock = clock)

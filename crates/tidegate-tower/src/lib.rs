@@ -1,7 +1,7 @@
 //! Rate limiting as tower middleware: [`RateLimitLayer`] puts the [gate](tidegate_http::Gate) in front of a service.
 //!
-//! Who a request is, whether it may pass and what it is told is the same here as in tidegate's proxy and forward-auth: all
-//! of that is `tidegate-http`, whose modules are re-exported.
+//! Identity, decisions and responses are those of tidegate's proxy and forward-auth: all of that is in `tidegate-http`, whose
+//! modules are re-exported.
 
 mod body;
 mod builder;

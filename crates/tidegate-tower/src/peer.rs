@@ -1,4 +1,4 @@
-//! Who is at the other end of the connection, as the server in front of the middleware left it in the request.
+//! The peer's address, as the server put it into the request.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use http::Extensions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// The peer's address, by whichever server left it.
+/// The peer's address, from any known server.
 #[must_use]
 pub fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let ours = extensions.get::<PeerAddr>().map(|peer| peer.0);

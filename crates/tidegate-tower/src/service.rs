@@ -1,4 +1,4 @@
-//! One request through the middleware: who it is, whether it may pass, how long it waits, what it holds.
+//! One request through the middleware: its identity, decision, delay and lease.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -80,7 +80,7 @@ where
 }
 
 impl LayerState {
-    /// Lets a request through, after its wait, or says what to answer instead.
+    /// Admits a request after its delay, or returns the response to send instead.
     async fn admit(&self, parts: &Parts) -> Result<(Admitted, Option<Asked>), Refusal> {
         let attributes = self.attributes(parts, self.gate.clock.now())?;
         let cost = self.cost.as_ref().map_or(Hits::ONE, |cost| cost(parts));
@@ -100,7 +100,7 @@ impl LayerState {
         }
     }
 
-    /// Gives back what a request has spent if its response says so. Nobody waits for a store over a network.
+    /// Refunds what a request spent if its response asks for it, without waiting for a store over a network.
     async fn refund<B>(
         self: &Arc<Self>,
         asked: Asked,
@@ -119,7 +119,7 @@ impl LayerState {
         Response::from_parts(parts, body)
     }
 
-    /// What a request is told that may not pass.
+    /// The response to a refused request.
     fn refuse<B: From<Bytes>>(&self, refusal: Refusal, parts: &Parts) -> Response<B> {
         let mut response = match &self.on_refused {
             None => refusal.into_response(&parts.headers),
@@ -174,7 +174,7 @@ impl LayerState {
     }
 }
 
-/// What a request has asked for, kept until its response is known.
+/// What a request spent, kept until its response is known.
 struct Asked {
     readings: Vec<Reading>,
     cost: Hits,
@@ -202,11 +202,11 @@ impl Asked {
     }
 }
 
-/// How little is left: the smaller, the more a caller must be told of it.
+/// How little is left: headers show the smallest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Tightness {
     remaining: u64,
-    /// Of those with as little left, the one that is back last.
+    /// Breaks ties: the limit that is whole again last.
     reset_after: Reverse<Micros>,
 }
 

@@ -1,4 +1,4 @@
-//! One question to a limiter, put together attribute by attribute.
+//! A check, built attribute by attribute.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::checked::Checked;
 use crate::skipped;
 use crate::spend::Spend;
 
-/// A question to a limiter: may this pass? It can be asked again and again.
+/// A check to send to a limiter: whether a request may pass. It can be reused.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
@@ -30,82 +30,81 @@ use crate::spend::Spend;
 pub struct Ask<'a> {
     domain: Cow<'a, str>,
     attributes: Vec<(Cow<'a, str>, Cow<'a, [u8]>)>,
-    /// The attributes that it lacks on purpose.
+    /// Attributes that are known to be absent.
     without: Vec<Cow<'a, str>>,
     cost: Hits,
     patience: Patience,
 }
 
 impl<'a> Ask<'a> {
-    /// Asks by the rules of `domain`, for one hit.
+    /// A check against the rules of `domain`, with a cost of one hit.
     #[must_use]
     pub fn new(domain: impl Into<Cow<'a, str>>) -> Self {
         let (domain, attributes) = (domain.into(), Vec::new());
         Ask { domain, attributes, without: Vec::new(), cost: Hits::ONE, patience: Patience::Waits }
     }
 
-    /// Says something of the request. Where a name occurs twice, the first counts.
+    /// Adds an attribute. If a name occurs twice, the first one counts.
     #[must_use]
     pub fn with(mut self, name: impl Into<Cow<'a, str>>, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.attributes.push((name.into(), Cow::Borrowed(value.as_ref())));
         self
     }
 
-    /// Says that the request has no such attribute. A rule whose key has it skips the request (or refuses it, as its
-    /// `on_missing_key` says); without this, the first such request of a rule is warned of, for a mistyped name looks the same.
+    /// Declares that the request has no such attribute. A rule whose key needs it skips the request, or refuses it if its
+    /// `on_missing_key` says so. Without this call a rule logs a warning the first time, because a mistyped name looks the same.
     #[must_use]
     pub fn without(mut self, name: impl Into<Cow<'a, str>>) -> Self {
         self.without.push(name.into());
         self
     }
 
-    /// Asks for so many hits; none looks without spending.
+    /// Sets the cost in hits; 0 reads without spending.
     #[must_use]
     pub fn cost(mut self, hits: u64) -> Self {
         self.cost = Hits::new(hits);
         self
     }
 
-    /// Cannot wait: what a leaky bucket would delay, it refuses. Otherwise the caller must wait for [`Decision::delay`]
-    /// before it goes on.
+    /// Refuses what a leaky bucket would delay. Without this call the caller must wait for [`Decision::delay`] before it
+    /// continues.
     #[must_use]
     pub fn must_go_now(mut self) -> Self {
         self.patience = Patience::MustGoNow;
         self
     }
 
-    /// Decides, and gives what was spent as a value: it can be refunded, charged with more, settled, and it holds the lease
-    /// where a concurrency limit gave one.
+    /// Decides, and returns what was spent as a value that can be refunded, charged or settled. It holds the lease if a
+    /// concurrency limit issued one.
     ///
     /// # Errors
-    /// When no rule speaks of the domain.
+    /// When the rules have no such domain.
     pub async fn spend(&self, limiter: &Limiter) -> Result<Spend, UnknownDomain> {
         Ok(Spend::new(limiter, self, self.decide(limiter).await?))
     }
 
-    /// As [`Ask::spend`], on a thread that may wait.
+    /// [`Ask::spend`] for a thread that may block.
     ///
     /// # Errors
-    /// When no rule speaks of the domain, or nothing goes on while this thread waits.
+    /// When the rules have no such domain, or the limiter's runtime is blocked by this thread.
     pub fn spend_blocking(&self, limiter: &Limiter) -> Result<Spend, BlockingError> {
         Ok(Spend::new(limiter, self, self.decide_blocking(limiter)?))
     }
 
-    /// Decides. Where a concurrency limit admits it, the answer holds the lease, and gives it back when it is dropped; renew it
-    /// before its time to live is over.
+    /// Decides. If a concurrency limit issues a lease, the answer holds it and releases it when dropped; renew it before its
+    /// time to live ends.
     ///
     /// # Errors
-    /// When no rule speaks of the domain.
+    /// When the rules have no such domain.
     pub async fn check(&self, limiter: &Limiter) -> Result<Checked, UnknownDomain> {
         Ok(Checked::new(limiter, self.decide(limiter).await?))
     }
 
-    /// Decides, on a thread that may wait. On a store in memory there is nothing to wait for. One on Redis is asked by the
-    /// runtime that the limiter was made on, which must go on meanwhile: call this from a thread that is not one of its
-    /// workers.
+    /// [`Ask::check`] for a thread that may block. A store in memory answers at once. A store on Redis is called on the runtime
+    /// that the limiter was created on, which must keep running: call this from a thread that is not one of its workers.
     ///
     /// # Errors
-    /// When no rule speaks of the domain; or when the runtime does not go on, because this thread is the one that runs it.
+    /// When the rules have no such domain, or the runtime is blocked because this thread is the one that drives it.
     pub fn check_blocking(&self, limiter: &Limiter) -> Result<Checked, BlockingError> {
         Ok(Checked::new(limiter, self.decide_blocking(limiter)?))
     }
@@ -124,7 +123,7 @@ impl<'a> Ask<'a> {
         Ok(decided.ok_or(BlockingError::NothingGoesOn)??)
     }
 
-    /// The same question, owning all that it says.
+    /// The same check with owned attributes.
     #[must_use]
     pub fn into_owned(self) -> Ask<'static> {
         let own = |(name, value): (Cow<'_, str>, Cow<'_, [u8]>)| {
@@ -139,7 +138,7 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Whether it has this attribute, or says that it has not.
+    /// Whether this attribute is present, or declared absent.
     pub(crate) fn accounts_for(&self, attribute: &str) -> bool {
         let mut named = self.attributes.iter().map(|(name, _)| name).chain(&self.without);
         named.any(|name| name == attribute)

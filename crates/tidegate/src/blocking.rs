@@ -15,9 +15,9 @@ use tidegate_store::{Clock, SystemClock};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockingError {
-    /// No rule speaks of the domain.
+    /// The rules have no such domain.
     UnknownDomain(UnknownDomain),
-    /// The limiter's runtime does not go on while this thread waits, so that waiting on would be for ever.
+    /// This thread drives the limiter's runtime, so waiting for it would never end.
     NothingGoesOn,
 }
 
@@ -41,8 +41,8 @@ impl From<UnknownDomain> for BlockingError {
     }
 }
 
-/// Waits for `work` on this thread: for what a [`Limiter`](crate::Limiter) does where there is no async runtime. On a store
-/// in memory there is nothing to wait for.
+/// Blocks this thread until `work` is done, for use of a [`Limiter`](crate::Limiter) outside an async runtime. A store in
+/// memory answers at once.
 pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     wait_for(work, None).expect("it waits for as long as it takes")
 }

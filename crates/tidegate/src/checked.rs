@@ -1,4 +1,4 @@
-//! The answer to a check, which holds its lease.
+//! The answer to a check; it holds the lease.
 
 use std::ops::Deref;
 
@@ -6,10 +6,10 @@ use tidegate_limiter::{Decision, Limiter};
 
 use crate::spend::Lease;
 
-/// The answer to a check. It reads as its [`Decision`].
+/// The answer to a check. It dereferences to its [`Decision`].
 ///
-/// Where a concurrency limit admitted it, it holds the lease: dropping it gives the place back. Keep it, or its lease, for as
-/// long as the work lasts.
+/// If a concurrency limit issued a lease, this holds it: dropping it releases the lease. Keep it, or its lease, until the work
+/// is done.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
@@ -39,19 +39,19 @@ impl Checked {
         Checked { decision, lease }
     }
 
-    /// The lease that it holds, where a concurrency limit admitted it.
+    /// The lease, if a concurrency limit issued one.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// The lease alone, to be kept for longer than this.
+    /// Takes the lease out, to keep it longer than the answer.
     #[must_use]
     pub fn into_lease(self) -> Option<Lease> {
         self.lease
     }
 
-    /// The decision, and the lease that it holds.
+    /// Splits into the decision and the lease.
     #[must_use]
     pub fn into_parts(self) -> (Decision, Option<Lease>) {
         (self.decision, self.lease)

@@ -1,4 +1,4 @@
-//! Decides, in your own process, whether one more request may pass: alone in memory, or together with a fleet on Redis.
+//! Rate limiting in your own process: with counters in memory, or shared by a fleet on Redis.
 //!
 //! From rules to a decision:
 //!
@@ -20,8 +20,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! In async code it is [`Ask::check`], with `.await`; [`Ask::spend`] gives what was spent as a value, to be refunded, charged
-//! or settled later.
+//! In async code, await [`Ask::check`]. [`Ask::spend`] returns what was spent as a value that can be refunded, charged or
+//! settled later.
 //!
 //! Rules are text (YAML or JSON) or code, in the same language: see [`rules`]. They can change while the program runs:
 //! [`Limiter::replace_rules`] with what [`compile`] makes of them keeps what was counted wherever a rule keeps its key, and a
@@ -34,19 +34,19 @@
 //! |---|---|
 //! | limit an axum, tonic, hyper or tower service | `RateLimitLayer`; what rules know of a request is in `middleware::identity` |
 //! | decide in a handler, a job or a client | [`Ask::check`], or [`Ask::check_blocking`] on a plain thread |
-//! | give back what a failed request has spent, or charge what it took | [`Ask::spend`]: [`Spend::refund`], [`Spend::settle`]; `RateLimitLayer::refund_when` |
-//! | let so many run at once | a `concurrency` limit, and the [`Lease`] of a [`Checked`] or [`Spend`] |
-//! | test by a clock that stands still | [`in_memory_with`] a [`ManualClock`] |
-//! | hear of decisions and of a lost store | [`Setup::observer`]: `TracingObserver`, or an [`Observer`] of your own |
-//! | hear of rules that may not be meant so | [`Setup::deny_warnings`], `TracingObserver`, or [`RuleSet::warnings`] |
-//! | keep counters elsewhere, or bound them otherwise | [`Setup::on_store`], with a [`Store`] of your own: a whole one is in [`store`] |
-//! | stop in order | [`Limiter::shutdown`] |
+//! | refund what a failed request spent, or charge what it used | [`Ask::spend`]: [`Spend::refund`], [`Spend::settle`]; `RateLimitLayer::refund_when` |
+//! | limit how many run at once | a `concurrency` limit, and the [`Lease`] of a [`Checked`] or [`Spend`] |
+//! | test with a clock that you set | [`in_memory_with`] a [`ManualClock`] |
+//! | observe decisions and store failures | [`Setup::observer`]: `TracingObserver`, or an [`Observer`] of your own |
+//! | see rule warnings | [`Setup::deny_warnings`], `TracingObserver`, or [`RuleSet::warnings`] |
+//! | keep counters elsewhere, or with other bounds | [`Setup::on_store`], with your own [`Store`]: [`store`] has a complete example |
+//! | shut down cleanly | [`Limiter::shutdown`] |
 //!
-//! # Answers that nobody waits for
+//! # Dropped checks
 //!
-//! The future of a check can be dropped at any moment, as a server does when its client hangs up. What the store has not been
-//! asked yet is not spent. What it has been asked stays spent, though nobody hears the answer: else who hangs up in time would
-//! ask for nothing. A lease that it brings is given back.
+//! The future of a check can be dropped at any time, as a server does when its client hangs up. If the store was not called
+//! yet, nothing is spent. If it was, the hits stay spent: otherwise a client that hangs up early would never be counted. A
+//! lease that such a call returns is released.
 //!
 //! # Features
 //!
@@ -55,12 +55,12 @@
 //! | `memory` (default) | counters in this process: [`in_memory`] | no async runtime, few crates |
 //! | `redis` | counters shared by a fleet: `on_redis`, on one Redis, Sentinel, Cluster or shards | tokio, redis |
 //! | `redis-tls` | the same over TLS: `rediss://` | rustls |
-//! | `tower` | `middleware::RateLimitLayer`, for whatever speaks tower and HTTP | http, tokio's `sync` |
-//! | `axum` | the same, knowing axum's peers and nested paths | axum |
-//! | `tonic` | the same, knowing tonic's peers | tonic |
-//! | `jwt` | claims of verified JSON Web Tokens as identity | jsonwebtoken |
-//! | `tracing` | `TracingObserver`, which logs what happens between limiter and store | tracing |
-//! | `conformance` | `store::conformance`, the suite that tells whether a [`Store`] of your own is one; for tests | |
+//! | `tower` | `middleware::RateLimitLayer`, for any tower service over HTTP | http, tokio's `sync` |
+//! | `axum` | the same, reading axum's peer addresses and nested paths | axum |
+//! | `tonic` | the same, reading tonic's peer addresses | tonic |
+//! | `jwt` | attributes from claims of verified JSON Web Tokens | jsonwebtoken |
+//! | `tracing` | `TracingObserver`, which logs changes in the store's state and rule warnings | tracing |
+//! | `conformance` | `store::conformance`, the test suite for your own [`Store`] | |
 
 mod ask;
 mod blocking;
@@ -111,7 +111,7 @@ pub mod rules {
     pub use tidegate_rules::{Coordination, OnMissingKey, OnStoreFailure, Priority};
 }
 
-/// What an [`Observer`] hears: everything that its methods take.
+/// The argument types of [`Observer`]'s methods.
 pub mod observe {
     pub use tidegate_limiter::{
         BreakerState, Decided, LateCall, NoObserver, Observer, Overload, RequestResult, RuleHits, RuleResult,
@@ -123,8 +123,7 @@ pub mod observe {
     pub use tidegate_store::StoreError;
 }
 
-/// What a limiter, a decision, rules or a store say of themselves when they are asked: the types that their methods take and
-/// give.
+/// Types that the methods of limiters, decisions, rules and stores take and return.
 pub mod inspect {
     pub use tidegate_limiter::{
         CellUsage, Claim, ClaimError, DescriptorDecision, FirstTime, LeaseTokenError, LimitOverride,
@@ -138,7 +137,7 @@ pub mod inspect {
     pub use tidegate_store::MemoryStats;
 }
 
-/// What a [`RedisConfig`] and a [`StoreUrl`] are made of, and what is wrong with one that cannot be used.
+/// The parts of a [`RedisConfig`] and a [`StoreUrl`], and their errors.
 ///
 /// ```
 /// use tidegate::redis_config::{Credentials, TlsFiles};
@@ -170,7 +169,7 @@ pub mod store {
     };
 }
 
-/// Turns requests away, by how critical they are, while a service has more to do than it can.
+/// Load shedding: refuses the least critical requests first while a service is overloaded.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -201,7 +200,7 @@ pub fn in_memory(rules: impl IntoRules) -> Result<Limiter, Diagnostics> {
     Setup::new(rules).in_memory()
 }
 
-/// The same by `clock`, such as one that a test sets:
+/// [`in_memory`] with `clock`, such as one that a test sets:
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

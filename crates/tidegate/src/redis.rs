@@ -12,27 +12,27 @@ use tokio::runtime::Handle;
 
 use crate::setup::{IntoRules, Setup};
 
-/// Why there is no limiter on Redis.
+/// Why a limiter on Redis cannot be created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OnRedisError {
     /// The rules have mistakes.
     Rules(Diagnostics),
-    /// The URL is none of a store.
+    /// The URL is not a store's.
     Url(UrlError),
-    /// The store cannot be made as it was asked for.
+    /// The store's configuration cannot be used.
     Store(ConfigError),
-    /// It was not called on a tokio runtime, which its calls to Redis need.
+    /// There is no tokio runtime here; calls to Redis need one.
     NoRuntime,
 }
 
 /// A limiter that enforces `rules` with counters in the store at `url`: `redis://host:port`, `redis+sentinel://…`,
 /// `redis+cluster://…` or `redis+sharded://…`.
 ///
-/// It connects when it is first asked: a store that is away is no error, for every rule says what to do without it. Its calls,
-/// heartbeats and probes run on the tokio runtime that this is called on, wherever it is asked from; once that runtime has ended,
-/// rules decide as without a store (so a limiter in a `static` serves only the first of several `#[tokio::test]`s). When the last clone is
-/// dropped, it closes its connections and leaves the fleet; [`Limiter::shutdown`] also settles what it owes.
+/// It connects on first use: an unreachable store is not an error, because failure policies apply. Calls, heartbeats and
+/// probes run on the tokio runtime that this is called on, whichever thread checks. After that runtime has ended, failure
+/// policies apply (so a limiter in a `static` serves only the first of several `#[tokio::test]`s). Dropping the last clone
+/// closes the connections and leaves the fleet; [`Limiter::shutdown`] also settles debts.
 ///
 /// # Errors
 /// When the rules or the URL have mistakes, or it is not called on a tokio runtime.
@@ -40,8 +40,8 @@ pub fn on_redis(rules: impl IntoRules, url: &str) -> Result<Limiter, OnRedisErro
     Setup::new(rules).on_redis(url)
 }
 
-/// The same, with a store as `config` has it. Its time-out is also how long a request waits for the store, queueing
-/// included, before its rule's failure policy decides.
+/// [`on_redis`] with a configuration. Its time-out bounds how long a request waits for the store, queueing included, before
+/// its rule's failure policy decides.
 ///
 /// # Errors
 /// When the rules, the URL or the configuration have mistakes, or it is not called on a tokio runtime.
@@ -54,7 +54,7 @@ pub fn on_redis_with(
 }
 
 impl Setup {
-    /// Uses Redis as `config` says. Its time-out is also how long a request waits for the store, queueing included, before
+    /// Sets the configuration of Redis. Its time-out bounds how long a request waits for the store, queueing included, before
     /// its rule's failure policy decides.
     #[must_use]
     pub fn redis(mut self, config: RedisConfig) -> Self {

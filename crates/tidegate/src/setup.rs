@@ -1,4 +1,4 @@
-//! A limiter put together part by part.
+//! A builder for limiters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tidegate_store::{Clock, Store};
 #[cfg(feature = "memory")]
 use tidegate_store::{MemoryConfig, MemoryStore};
 
-/// What rules can be made of: text (YAML or JSON), rules written in code, or a set that is compiled already.
+/// Anything that rules can be compiled from: text (YAML or JSON), rules written in code, or a compiled set.
 pub trait IntoRules {
     /// The compiled set.
     ///
@@ -19,8 +19,8 @@ pub trait IntoRules {
     fn into_rules(self) -> Result<RuleSet, Diagnostics>;
 }
 
-/// Compiles `rules`, such as those that [`Limiter::replace_rules`] takes into use. What compiles and may not be what was meant is in
-/// [`RuleSet::warnings`]: look at it, or let [`Setup::deny_warnings`] or a `TracingObserver` do so.
+/// Compiles `rules`, for example for [`Limiter::replace_rules`]. Likely mistakes that still compile are in
+/// [`RuleSet::warnings`]: read them, or use [`Setup::deny_warnings`] or a `TracingObserver`.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
@@ -70,8 +70,7 @@ impl IntoRules for RuleSet {
     }
 }
 
-/// A limiter put together part by part, where [`in_memory`](crate::in_memory) and `on_redis` say too
-/// little.
+/// A builder for limiters, for what [`in_memory`](crate::in_memory) and `on_redis` do not cover.
 pub struct Setup {
     pub(crate) rules: Result<RuleSet, Diagnostics>,
     pub(crate) observer: Arc<dyn Observer>,
@@ -81,7 +80,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A limiter that enforces `rules`, by the machine's clock, observed by nobody.
+    /// Starts with `rules`, the system's clock and no observer.
     #[must_use]
     pub fn new(rules: impl IntoRules) -> Self {
         Setup {
@@ -93,8 +92,8 @@ impl Setup {
         }
     }
 
-    /// Takes what compiles and may not be what was meant ([`RuleSet::warnings`]) for a mistake: such as a path in capitals, which no
-    /// request has as the middleware reads it. Else a `TracingObserver` logs it, and without one nobody does.
+    /// Makes rule warnings ([`RuleSet::warnings`]) errors: such as a path in capitals, which never matches because the middleware
+    /// reads paths in lower case. Without this call a `TracingObserver` logs them; without an observer they are not logged.
     ///
     /// ```
     /// let rules = "{ domain: d, rules: [{ name: r, match: { path: /pkg.Service/Method }, limits: [1/minute] }] }";
@@ -110,14 +109,14 @@ impl Setup {
         self
     }
 
-    /// Lets `observer` hear of decisions and of the store: one of your own, or an [`Arc`] of it whose other handle you keep.
+    /// Adds an observer of decisions and of the store: your own type, or an [`Arc`] of it whose other handle you keep.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Arc::new(observer);
         self
     }
 
-    /// Goes by `clock`. In memory all counters do; on Redis those go by Redis's own, and this one is the node's.
+    /// Sets the clock. In memory, counters use it; on Redis, counters use Redis's clock and this is the node's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -138,9 +137,9 @@ impl Setup {
         self.on_store(store)
     }
 
-    /// A limiter with counters in `store`, which answers at once: one of your own, or a
-    /// [`MemoryStore`](crate::MemoryStore) with bounds of your own. A store that may be slow or away wants time-outs, a
-    /// runtime (`TokioRuntime`, with the feature `redis` or `tower`) and upkeep: [`LimiterConfig::over_a_network`].
+    /// A limiter with counters in `store`, which answers at once: your own, or a [`MemoryStore`](crate::MemoryStore) with your
+    /// own bounds. A store that may be slow or unavailable needs time-outs, a runtime (`TokioRuntime`, with the feature `redis`
+    /// or `tower`) and background work: [`LimiterConfig::over_a_network`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,5 @@
-//! A warning, once, where a rule does not count a request because an attribute of its key is missing: usually a typing mistake,
-//! and the rule then limits nobody.
+//! Warns once per rule that skips a request because an attribute of its key is missing: usually a typing mistake, and the
+//! rule then limits nobody.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use tidegate_limiter::Decision;
 
 use crate::ask::Ask;
 
-/// The rules that were warned of, by domain and name. At most [`MOST_WARNINGS`]; beyond them nothing more is said.
+/// Rules that have had their warning, by domain and name: at most [`MOST_WARNINGS`], and no warnings beyond.
 static WARNED: Mutex<BTreeSet<(String, String)>> = Mutex::new(BTreeSet::new());
 const MOST_WARNINGS: usize = 64;
 

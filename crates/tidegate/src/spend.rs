@@ -1,4 +1,4 @@
-//! What a request has spent, as a value: it remembers when and from which cells.
+//! What a request spent, as a value that knows when and from which cells.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -11,10 +11,10 @@ use tidegate_store::RefundId;
 
 use crate::ask::Ask;
 
-/// The answer to an [`Ask`] that spends, with all that is needed to correct it later. It reads as its [`Decision`].
+/// The answer to [`Ask::spend`], with all that is needed to correct it later. It dereferences to its [`Decision`].
 ///
-/// Where a concurrency limit admitted it, it holds the lease: dropping it gives the lease back, at the latest. Dropped, it gives no
-/// hits back. A correction is awaited to its end: one that is dropped may have reached the store, and [`Spend::spent`] does not know.
+/// If a concurrency limit issued a lease, this holds it: dropping it releases the lease, but refunds no hits. Await every
+/// correction to its end: a dropped one may have reached the store, and [`Spend::spent`] does not know.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
@@ -40,10 +40,10 @@ pub struct Spend {
     decision: Decision,
     lease: Option<Lease>,
     spent: u64,
-    /// Of what was spent, what nobody counted, because the store was away and the rule lets requests pass without it.
+    /// The part of the hits that was never counted, because the store was unavailable and the rule's policy is open.
     uncounted: u64,
     is_charged: bool,
-    /// The last refund, if it failed: what may have been applied of it is not applied again.
+    /// The last refund, if it failed: what was applied of it is not applied again.
     failed_refund: Option<(u64, RefundId)>,
 }
 
@@ -56,23 +56,23 @@ impl Spend {
         Spend { limiter, ask, decision, lease, spent, uncounted, is_charged: false, failed_refund: None }
     }
 
-    /// Whether it may pass.
+    /// Whether the request may pass.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.decision.allowed
     }
 
-    /// How many hits it has spent so far, corrections included. None if it was refused.
+    /// Hits spent so far, corrections included; 0 if refused.
     #[must_use]
     pub fn spent(&self) -> u64 {
         self.spent
     }
 
-    /// Gives `hits` back, at most what was spent: into the window that was charged, and nowhere if that is over.
+    /// Refunds `hits`, at most what was spent, to the window that was charged; nothing if that window is over.
     ///
     /// # Errors
-    /// When the rules no longer have the domain, or the store did not answer. Called again for as many hits, within a minute, it
-    /// gives back what the failed call did not.
+    /// When the rules no longer have the domain, or the store did not answer. A second call for the same hits within a minute
+    /// refunds what the failed call did not.
     pub async fn refund(&mut self, hits: u64) -> Result<(), RefundError> {
         let hits = hits.min(self.spent);
         let counted = hits.min(self.spent - self.uncounted);
@@ -93,9 +93,9 @@ impl Spend {
         Ok(())
     }
 
-    /// Takes `hits` more, whether or not they fit, as if they had been spent with the request: a bucket has refilled since, and a
-    /// window that is over is not charged. They fill each limit, and go beyond it as far as the rule's `overdraft` says: until
-    /// that has come back, requests are refused. A request that was refused spends nothing.
+    /// Charges `hits` more, whether or not they fit, as of the time of the request: a bucket has refilled since, and a window that
+    /// is over is not charged. They fill each limit and exceed it by at most the rule's `overdraft`; until that is repaid,
+    /// requests are refused. Charging a refused request does nothing.
     ///
     /// # Errors
     /// When the rules no longer have the domain, or the store did not answer.
@@ -110,7 +110,7 @@ impl Spend {
         Ok(())
     }
 
-    /// Corrects what was spent to what it turned out to be, up or down. May be called again as more is known.
+    /// Sets what was spent to the actual cost, up or down. May be called repeatedly.
     ///
     /// # Errors
     /// When the rules no longer have the domain, or the store did not answer.
@@ -121,13 +121,13 @@ impl Spend {
         }
     }
 
-    /// The lease that it holds, where a concurrency limit admitted it.
+    /// The lease, if a concurrency limit issued one.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// The lease alone, to be kept for longer than this.
+    /// Takes the lease out, to keep it longer than this value.
     #[must_use]
     pub fn into_lease(self) -> Option<Lease> {
         self.lease
@@ -149,13 +149,13 @@ impl Deref for Spend {
     }
 }
 
-/// A held place under a concurrency limit. Dropping it gives it back: by a task of the limiter's runtime, or by its background
-/// where the thread belongs to none. It keeps the limiter alive.
+/// A held slot of a concurrency limit. Dropping it releases the slot, in a task of the limiter's runtime, or in its background
+/// work if the thread belongs to no runtime. It keeps the limiter alive.
 #[must_use = "the lease ends when this is dropped"]
 pub struct Lease {
     limiter: Limiter,
     token: LeaseToken,
-    /// Whether somebody else gives it back.
+    /// Whether another owner releases it.
     let_go: bool,
 }
 
@@ -164,38 +164,37 @@ impl Lease {
         Lease { limiter: limiter.clone(), token, let_go: false }
     }
 
-    /// How long it lives unless it is renewed.
+    /// Time to live unless renewed.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.token.ttl().into()
     }
 
-    /// Its name, which any node of the fleet knows it by.
+    /// The lease's id, valid on every node of the fleet.
     #[must_use]
     pub fn token(&self) -> &LeaseToken {
         &self.token
     }
 
-    /// Gives it another time to live.
+    /// Renews the lease for another time to live.
     ///
     /// # Errors
-    /// When it had ended already, or the store did not answer.
+    /// When the lease had ended already, or the store did not answer.
     pub async fn renew(&self) -> Result<(), LeaseError> {
         self.limiter.renew(&self.token).await
     }
 
-    /// Gives it back, and waits until that is done.
+    /// Releases the lease, and waits until that is done.
     ///
     /// # Errors
-    /// When it had ended already.
+    /// When the lease had ended already.
     pub async fn release(mut self) -> Result<(), LeaseError> {
         let released = self.limiter.release(&self.token).await;
         self.let_go = true;
         released
     }
 
-    /// Keeps the place until its time to live is over, or until [`Limiter::release`] is called with what this returns,
-    /// perhaps on another node.
+    /// Keeps the slot until its time to live ends, or until [`Limiter::release`] is called with the returned id, on any node.
     #[must_use]
     pub fn leak(mut self) -> LeaseToken {
         self.let_go = true;

@@ -7,8 +7,8 @@ use tidegate_limiter::{BreakerState, Observer, Overload, RuleResult, RuleWatcher
 use tidegate_rules::{Diagnostic, Diagnostics, Rule, RuleSet};
 use tidegate_store::StoreError;
 
-/// Logs what an operator must know: what is odd about the rules in use, that a store stopped answering and answers again, that
-/// requests were decided without it, how many limiters share it. Single decisions are events of the level TRACE.
+/// Logs what an operator must know: rule warnings, that a store stopped answering and answers again, that requests were
+/// decided without it, how many limiters share it. Single decisions are events of the level TRACE.
 ///
 /// ```
 /// let setup = tidegate::Setup::new("{ domain: api, rules: [{ name: all, limits: [10/s] }] }")
@@ -25,7 +25,7 @@ pub struct TracingObserver {
 }
 
 impl TracingObserver {
-    /// One that has logged nothing yet.
+    /// Creates an observer.
     #[must_use]
     pub fn new() -> Self {
         TracingObserver::default()
@@ -36,7 +36,7 @@ impl Observer for TracingObserver {
     fn rules_in_use(&self, rules: &RuleSet) {
         for warning in rules.warnings().into_iter().flat_map(Diagnostics::iter) {
             let Diagnostic { file, line, hint, message, .. } = warning;
-            tracing::warn!(file, line, hint, "rules that may not be meant so: {message}");
+            tracing::warn!(file, line, hint, "rule warning: {message}");
         }
     }
 
@@ -45,7 +45,7 @@ impl Observer for TracingObserver {
     }
 
     fn unknown_domain(&self) {
-        tracing::debug!("a request came for a domain that has no rules");
+        tracing::debug!("unknown domain in a check");
     }
 
     fn store_failed(&self, error: &StoreError) {

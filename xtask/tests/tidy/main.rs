@@ -14,6 +14,7 @@ mod names;
 mod publishing;
 mod rooms;
 mod supply;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

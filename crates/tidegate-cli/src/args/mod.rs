@@ -29,7 +29,7 @@ pub(crate) use serve::ServeArgs;
 pub(crate) use values::{Attribute, parse_duration};
 pub(crate) use why::WhyArgs;
 
-/// Decides, for many servers at once, whether one more request may pass
+/// Distributed rate limiter
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, max_term_width = 110, arg_required_else_help = true)]
 #[command(

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::OutputArgs;
 
-/// Work out what a rule set needs for so many users: memory, Redis nodes, calls per second
+/// Estimate what a rule set needs for a number of users: memory, Redis nodes, calls per second
 ///
 /// From what was measured (docs/operate/sizing.md shows the tables), and from assumptions that it prints and that
 /// flags change. It connects to nothing.

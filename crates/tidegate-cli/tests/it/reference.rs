@@ -3,6 +3,7 @@
 //! `UPDATE_EXPECT=1 cargo test -p tidegate-cli --test it reference` writes the generated parts anew; read the difference
 //! before you commit it. Hand-written text around them stays as it is.
 
+mod by_path;
 mod console;
 mod generate;
 mod terminal;

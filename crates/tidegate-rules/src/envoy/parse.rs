@@ -161,7 +161,7 @@ fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut Report<'_>) -> 
             Some(name) if !name.is_empty() => replaced.push(name),
             _ => {
                 let hint = "name the limit that is replaced: `- name: other`";
-                report.error(fields.span, "this entry of replaces names nothing", hint);
+                report.error(fields.span, "an entry of `replaces` is empty", hint);
             }
         }
     }

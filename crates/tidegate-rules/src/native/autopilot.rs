@@ -43,7 +43,7 @@ pub(super) fn autopilot(
         return None;
     }
     if step.is_none() {
-        report.error(step_span, "a step of nothing leads nowhere", "use 1% to 100%");
+        report.error(step_span, "step must be above 0 %", "use 1% to 100%");
         return None;
     }
     let limits = match usual {

@@ -69,7 +69,7 @@ impl LimitReader<'_> {
         let node = fields.require("default", "tiers", default_hint, report)?;
         if let Value::List(_) = node.value {
             let hint = "name a tier: give these limits to `free:`, and write `default: free`";
-            report.error(node.span, "`default` names a tier, and is none itself", hint);
+            report.error(node.span, "`default` names a tier and cannot be one", hint);
             return None;
         }
         let default = fields::text(node, "default", report)?;

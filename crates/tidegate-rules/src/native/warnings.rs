@@ -27,14 +27,14 @@ pub(super) fn warn_of_pattern(node: &Node, attribute: &str, report: &mut Report<
     match attribute {
         "method" if text.contains(|c: char| c.is_ascii_lowercase()) => {
             let hint = format!("write {}", text.to_ascii_uppercase());
-            report.warning(node.span, "methods are in capitals, and compared as they are", hint);
+            report.warning(node.span, "methods are upper case, and compared exactly", hint);
         }
         "path" if !text.is_empty() && !text.starts_with(['/', '*']) => {
             report.warning(node.span, "a path begins with a slash", format!("write `/{text}`"));
         }
         "path" if text.contains(|c: char| c.is_ascii_uppercase()) => {
             let hint = format!("write `{}`", text.to_ascii_lowercase());
-            report.warning(node.span, "paths are folded to small letters before they are matched", hint);
+            report.warning(node.span, "paths are lowercased before they are matched", hint);
         }
         _ => {}
     }

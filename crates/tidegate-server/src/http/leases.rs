@@ -28,7 +28,7 @@ impl HttpState {
             }
             Err(LeaseError::Ended) => Err(Problem::new(Kind::LeaseEnded, "the lease has ended")
                 .at("lease")
-                .hint("check again for a new one, and renew well before its time to live is over")),
+                .hint("check again for a new one, and renew well before its time to live ends")),
             Err(LeaseError::Store(error)) => Err(super::store_unavailable(&error)),
             Err(other) => Err(Problem::new(Kind::StoreUnavailable, other.to_string())),
         }

@@ -167,7 +167,7 @@ impl Answerer {
             Ok(Command::Discard) => self.transaction.discard(to),
             Ok(Command::Exec) => self.execute(to).await,
             Ok(Command::Watch) if !self.transaction.is_open() => {
-                to.error("ERR there is nothing to WATCH here, each decision is atomic by itself");
+                to.error("ERR WATCH is not supported, every command is atomic");
             }
             Ok(Command::Unwatch) if !self.transaction.is_open() => to.simple("OK"),
             admitted => self.transaction.add(admitted, words, to),
@@ -239,7 +239,7 @@ impl Answerer {
             }
             Some(entry) if entry.takes(words) => Ok(entry.command),
             Some(entry) => Err(wrong_number(entry)),
-            None => Err(format!("ERR unknown command {}, COMMAND LIST names those there are", quoted(name))),
+            None => Err(format!("ERR unknown command {}, COMMAND LIST names the known ones", quoted(name))),
         }
     }
 

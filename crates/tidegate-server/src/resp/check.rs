@@ -148,7 +148,7 @@ impl<'b> RespRefund<'b> {
         match limiter.refund(&request, self.amount, spent).await {
             Ok(()) => write_number(Some(self.amount.get()), to),
             Err(RefundError::UnknownDomain(error)) => to.error(&unknown_domain(limiter, &error)),
-            Err(error) => to.error(&format!("ERR {error}, hits that are not given back stay spent")),
+            Err(error) => to.error(&format!("ERR {error}, hits that are not refunded stay spent")),
         }
     }
 }
@@ -284,9 +284,7 @@ pub(crate) fn write_lease(outcome: Result<(), LeaseError>, to: &mut Replies) {
         Ok(()) => to.integer(1),
         Err(LeaseError::Ended) => to.integer(0),
         Err(error) => {
-            to.error(&format!(
-                "ERR {error}, try again: otherwise the lease ends when its time to live is over"
-            ));
+            to.error(&format!("ERR {error}, try again, otherwise the lease expires after its ttl"));
         }
     }
 }

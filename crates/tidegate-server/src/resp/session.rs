@@ -102,7 +102,7 @@ impl Session {
                     self.database = database;
                     to.simple("OK");
                 }
-                _ => to.error("ERR DB index is out of range, 0 to 15 are there"),
+                _ => to.error("ERR DB index is out of range, use 0 to 15"),
             },
             Command::Client => self.client(arguments, to),
             Command::Info => to.bulk(around.stats.report(arguments).as_bytes()),
@@ -274,7 +274,7 @@ impl<'w> Hello<'w> {
             [] => (current, arguments),
             [b"2", options @ ..] => (RespVersion::Resp2, options),
             [b"3", options @ ..] => (RespVersion::Resp3, options),
-            _ => return Err("NOPROTO unsupported protocol version, 2 and 3 are known".to_owned()),
+            _ => return Err("NOPROTO unsupported protocol version, use 2 or 3".to_owned()),
         };
         let mut hello = Hello { version, credentials: None, name: None };
         while let [option, rest @ ..] = options {

@@ -195,8 +195,16 @@ impl Detector {
         let checks: [(Kind, Counter, &str); 4] = [
             (Kind::Fallback, |one| one.fallbacks, "decides without the shared counters"),
             (Kind::Overload, |one| one.overloads, "asks more of the store than it answers in time"),
-            (Kind::SpentEvicted, |one| one.evicted_spent, "forgets callers at their limit for want of room"),
-            (Kind::StoreEvicts, |one| one.store_evicted, "sees Redis drop counters for want of memory"),
+            (
+                Kind::SpentEvicted,
+                |one| one.evicted_spent,
+                "forgets callers at their limit because its memory is full",
+            ),
+            (
+                Kind::StoreEvicts,
+                |one| one.store_evicted,
+                "sees Redis drop counters because its memory is full",
+            ),
         ];
         for one in nodes {
             let Some(before) = self.last.get(&id(one)) else { continue };

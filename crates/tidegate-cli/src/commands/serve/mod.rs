@@ -220,7 +220,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
 
     let signal = tokio::select! {
         signal = stop.next() => signal,
-        () = watch_workers(&plane, &busy) => unreachable!("it watches until it is told to stop"),
+        () = watch_workers(&plane, &busy) => unreachable!("it watches for as long as the server runs"),
     };
     let began = clock::now();
     // Workers end with their connections, which is no reason for an alarm.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use tidegate_http::problem::Kind;
 
+use super::by_path::sections;
 use crate::tidegate;
 
 const HTTP: &str = include_str!("../../../../tidegate-server/src/http/openapi.json");
@@ -13,7 +14,7 @@ pub(super) fn parts() -> Vec<(&'static str, &'static str, String)> {
     vec![
         ("cli.md", "commands", commands()),
         ("rules.md", "fields", fields(&schema("rules"))),
-        ("config.md", "fields", fields(&schema("config"))),
+        ("config.md", "fields", sections(&schema("config"))),
         ("http.md", "routes", routes(HTTP)),
         ("admin-api.md", "routes", routes(ADMIN)),
         ("problems.md", "problems", problems()),
@@ -122,12 +123,12 @@ fn kind(field: &Value) -> String {
     }
 }
 
-fn plain(value: &Value) -> String {
+pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Text that fits a cell of a table.
-fn cell(text: &str) -> String {
+pub(super) fn cell(text: &str) -> String {
     text.replace('\n', " ").replace('|', "\\|")
 }
 

@@ -64,7 +64,7 @@ fn redis_cli_shows_what_redis_cell_would_answer() {
     assert_eq!(shown, "1) (integer) 0\n2) (integer) 16\n3) (integer) 15\n4) (integer) -1\n5) (integer) 2\n");
     let typed = "CL.THROTTLE k 0 1 60\nCL.THROTTLE k 0 1 60\nGET k\nPING \"a b\"\n";
     let shown = printed(&mut redis_cli(&world, &[]), typed);
-    let error = "ERR unknown command 'GET', COMMAND LIST names those there are";
+    let error = "ERR unknown command 'GET', COMMAND LIST names the known ones";
     assert_eq!(shown, format!("0\n1\n0\n-1\n60\n1\n1\n0\n60\n60\n{error}\n\na b\n"));
 }
 
