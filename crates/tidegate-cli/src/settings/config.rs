@@ -27,9 +27,9 @@ use crate::failure::Failure;
 /// The largest configuration file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// How to run `tidegate serve`
+/// The configuration of `tidegate serve`
 ///
-/// Every field may be left out.
+/// Every field is optional.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
@@ -49,7 +49,7 @@ pub(crate) struct Config {
     pub(crate) tls: ListenerTls,
     /// Tokens for HTTP and gRPC clients; none are needed by default
     pub(crate) access: Tokens,
-    /// Access to the admin listener, and the database of what is changed there
+    /// The admin listener's tokens and names, and the control plane's database
     pub(crate) admin: AdminSection,
     /// The directory of the embedded database: `tidegate-data` by default
     pub(crate) data: Option<PathBuf>,
@@ -107,19 +107,19 @@ pub(crate) struct Store {
     pub(crate) closed_status: Option<ClosedStatus>,
     /// When a store node counts as failed
     pub(crate) breaker: Breaker,
-    /// What every key begins with, so that several fleets can share a store: `tidegate` by default
+    /// The prefix of every key, so that several fleets can share a store: `tidegate` by default
     pub(crate) key_prefix: Option<String>,
-    /// How many nodes share the store: by what limits are divided on a node that starts while the store does not answer,
-    /// and until it has heard of the others. By default a node thinks that it is alone then
+    /// How many nodes share the store. A node that starts while the store is unavailable divides limits by it, until it knows
+    /// the other nodes. By default such a node assumes that it is the only one
     pub(crate) expected_nodes: Option<Count>,
-    /// Of how many counters a node remembers what the store last said: refusals to repeat, and where to go on while the store does
-    /// not answer. 131,072 by default, about 140 bytes each; those most spent are kept longest
+    /// How many counters a node caches as the store last returned them: to repeat refusals, and to continue while the store is
+    /// unavailable. 131,072 by default, about 140 bytes each; the most spent are kept longest
     pub(crate) remembered_cells: Option<Count>,
-    /// What leases are signed with, the same on all nodes: at least 16 bytes. By default the nodes make a secret of their own
-    /// and keep it in the store, where whoever may read the store can read it
+    /// The secret that signs leases, the same on all nodes: at least 16 bytes. By default the nodes create one and keep it in the
+    /// store, where anyone with access to the store can read it
     pub(crate) lease_secret: Option<Secret>,
-    /// What nodes sign with what they tell each other through the store (rules, overrides, questions), the same on all nodes: at
-    /// least 16 bytes. By default `lease_secret`; without either, whoever can write to the store can replace the fleet's rules
+    /// The secret that signs messages between nodes (rules, overrides, queries), the same on all nodes: at least 16 bytes. By
+    /// default `lease_secret`; without either, anyone who can write to the store can replace the fleet's rules
     pub(crate) fleet_secret: Option<Secret>,
     /// Files for TLS, where the url asks for it
     pub(crate) tls: Tls,
@@ -133,8 +133,8 @@ pub(crate) struct Store {
 pub(crate) struct Breaker {
     /// Failures in a row: 3 by default
     pub(crate) failures: Option<Count>,
-    /// How long no request tries it: 30s by default. It is probed twice a second meanwhile, and used again as soon as
-    /// it answers
+    /// How long requests skip the node: 30s by default. It is probed twice a second meanwhile, and used again as soon as it
+    /// answers
     pub(crate) open_for: Option<Span>,
 }
 
@@ -184,13 +184,13 @@ pub(crate) struct Rls {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Resp {
-    /// What clients must give with AUTH: nothing by default
+    /// The password for AUTH: none by default
     pub(crate) password: Option<Secret>,
-    /// More users, each with passwords of its own: none by default
+    /// Further users with their own passwords: none by default
     pub(crate) users: Option<Vec<RespUser>>,
-    /// How long a client may take to log in, where it must: 10s by default
+    /// Timeout for logging in, where a password is set: 10s by default
     pub(crate) login_timeout: Option<Span>,
-    /// How long a client may send nothing: 1h by default
+    /// Idle timeout: 1h by default
     pub(crate) idle_timeout: Option<Span>,
 }
 
@@ -198,11 +198,11 @@ pub(crate) struct Resp {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Drain {
-    /// How long it reports that it is not ready while it still serves, so that load balancers send it no new clients: 3s by default. Ctrl-C skips it
+    /// How long the server reports that it is not ready while it still serves, so that load balancers send it no new clients: 3s by default. Ctrl-C skips it
     pub(crate) delay: Option<Span>,
-    /// How long requests in flight may then take to finish: 10s by default
+    /// Timeout for requests in flight after that: 10s by default
     pub(crate) timeout: Option<Span>,
-    /// How long WebSockets and other tunnels through the proxy may go on: 2s by default
+    /// Timeout for WebSockets and other tunnels through the proxy: 2s by default
     pub(crate) tunnels: Option<Span>,
 }
 
@@ -218,17 +218,17 @@ pub(crate) struct Limits {
     pub(crate) max_body: Option<Count>,
     /// The most connections on each listener: 10,000 by default, or as many as the system lets it have open
     pub(crate) max_connections: Option<Count>,
-    /// The most connections of one address (one /64 of IPv6) on each listener: four times what is free by default
+    /// The most connections of one address (one /64 of IPv6) on each listener: by default four times the free ones
     pub(crate) max_connections_per_peer: Option<Count>,
     /// The most bytes that the half requests of one connection may hold: 4 MiB by default
     pub(crate) max_connection_memory: Option<Count>,
     /// The same for all connections of one worker: 64 MiB by default
     pub(crate) max_worker_memory: Option<Count>,
-    /// How long a request's head may take, and the first one: 60s by default
+    /// Timeout for a request's head, and for the first request of a connection: 60s by default
     pub(crate) head_timeout: Option<Span>,
-    /// How long a request's body may take: 10s by default
+    /// Timeout for a request's body: 10s by default
     pub(crate) body_timeout: Option<Span>,
-    /// How long a connection may go without a request: 5m by default. HTTP/1 has `head_timeout` for it
+    /// Idle timeout of a connection: 5m by default. HTTP/1 uses `head_timeout`
     pub(crate) idle_timeout: Option<Span>,
 }
 

@@ -14,11 +14,11 @@ use crate::failure::Failure;
 
 const DEFAULT_DATA: &str = "tidegate-data";
 
-/// Access to the admin listener, and the database of what is changed there
+/// The admin listener's tokens and names, and the control plane's database
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AdminSection {
-    /// Any of these will do, and may do everything: several, so that they can be replaced one after the other
+    /// Tokens with every right; several, so that they can be replaced one by one
     pub(crate) tokens: Option<Vec<Secret>>,
     /// A file with one on each line, relative to the configuration file. It is read again on SIGHUP, and when it changes
     pub(crate) tokens_file: Option<PathBuf>,
@@ -28,9 +28,9 @@ pub(crate) struct AdminSection {
     /// sqlite:PATH, postgres://user:password@host/name, or `none`: this node has no database and follows the others
     /// through Redis. An embedded one in `data` by default
     pub(crate) database: Option<Secret>,
-    /// What the dashboard calls this installation: `tidegate` by default
+    /// The installation's name in the dashboard: `tidegate` by default
     pub(crate) environment: Option<String>,
-    /// What this node is called: the machine's name by default
+    /// The node's name: the machine's name by default
     pub(crate) node: Option<String>,
 }
 

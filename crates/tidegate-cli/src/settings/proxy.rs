@@ -27,16 +27,16 @@ use crate::failure::Failure;
 pub(crate) struct Proxy {
     /// Where clients connect, as host:port
     listen: ListenAddr,
-    /// Whose rules apply
+    /// The domain whose rules apply
     domain: String,
-    /// What clients are shown: HTTP in the clear by default
+    /// TLS towards clients: plaintext HTTP by default
     tls: Option<ServerFiles>,
-    /// Groups of servers, of which each can stand in for the others
+    /// Groups of interchangeable servers, by name
     upstreams: Vec<Upstream>,
-    /// Where requests go, the first that fits; everything to the only upstream by default
+    /// Routes, the first match wins; by default everything goes to the only upstream
     #[serde(default)]
     routes: Vec<RouteTo>,
-    /// Who a request is, where that differs from the section `identity`
+    /// How requests are identified, if different from the section `identity`
     identity: Option<IdentityConfig>,
     /// Proxy timeouts
     #[serde(default)]
@@ -50,42 +50,42 @@ pub(crate) struct Proxy {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Upstream {
-    /// What routes call it
+    /// The name that routes use
     name: String,
     /// Servers as http://host:port, https://host, or h2c://host:port for HTTP/2 in the clear
     targets: Vec<String>,
     /// The authorities to trust, where targets are https, as a PEM file: the machine's by default
     ca: Option<PathBuf>,
-    /// When a server that fails is left alone
+    /// When a failing server is taken out of use
     #[serde(default)]
     eject: Eject,
-    /// A question that each server is asked now and then: none by default
+    /// Health checks: none by default
     health: Option<Health>,
 }
 
-/// When a server that fails is left alone
+/// When a failing server is taken out of use
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Eject {
     /// Failures in a row: 3 by default
     failures: Option<Count>,
-    /// For how long: 10s by default
+    /// How long it is out of use: 10s by default
     lasts: Option<Span>,
 }
 
-/// A question that a healthy server answers with 2xx
+/// A health check: a healthy server answers with 2xx
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Health {
     /// The path to GET
     path: String,
-    /// How often: 5s by default
+    /// Interval: 5s by default
     every: Option<Span>,
-    /// How long an answer may take: 2s by default
+    /// Timeout of one health check: 2s by default
     timeout: Option<Span>,
 }
 
-/// Where requests of a host and a path go
+/// A route, by host and path
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RouteTo {
@@ -95,7 +95,7 @@ struct RouteTo {
     path: Option<String>,
     /// The name of an upstream
     upstream: String,
-    /// Whose rules apply, where they are not the proxy's
+    /// The domain whose rules apply: the proxy's by default
     domain: Option<String>,
 }
 
@@ -103,21 +103,21 @@ struct RouteTo {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct ProxyTimeouts {
-    /// A client's head, and the pause before it on a connection that is kept: 30s by default
+    /// A request's head, and the idle time before it on a kept connection: 30s by default
     client: Option<Span>,
     /// A connection to a server, TLS included: 2s by default
     connect: Option<Span>,
-    /// A server's answer to begin, once it has the request: 60s by default
+    /// The start of a server's response, after the request was sent: 60s by default
     head: Option<Span>,
     /// A pause in a body, in either direction: 60s by default
     idle: Option<Span>,
     /// Timeout for a client that stops reading: 5m by default
     stall: Option<Span>,
-    /// A silence in both directions of a WebSocket: 1h by default
+    /// An idle WebSocket: 1h by default
     tunnel: Option<Span>,
     /// How long an unused connection to a server is kept: 30s by default
     keep: Option<Span>,
-    /// How long a request's body may come slower than `min_upload_rate`: 10s by default
+    /// How long a request's body may be slower than `min_upload_rate`: 10s by default
     upload: Option<Span>,
 }
 
@@ -131,7 +131,7 @@ struct ProxyBounds {
     max_head: Option<Count>,
     /// Headers of a request: 100 by default
     max_headers: Option<Count>,
-    /// Bytes a second that a request's body has to bring, until its answer begins: 500 by default
+    /// The least rate of a request's body in bytes a second, until the response begins: 500 by default
     min_upload_rate: Option<Count>,
     /// Requests in flight: 10,000 by default
     max_in_flight: Option<Count>,

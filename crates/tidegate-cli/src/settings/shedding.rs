@@ -12,39 +12,39 @@ use crate::failure::Failure;
 
 /// Load shedding; off by default
 ///
-/// How busy it is comes from `workers` or `adaptive`, counted by the proxy, and from whoever posts to /v1/utilization.
+/// Utilization is counted by the proxy, with `workers` or `adaptive`, or reported by posts to /v1/utilization.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Shedding {
-    /// How many requests of this node the service behind can work on at once
+    /// How many requests of this node the service can handle at once
     workers: Option<Count>,
-    /// Instead of workers: find out how many, from how long they take
+    /// Instead of `workers`: estimate it from response times
     adaptive: Option<Adaptive>,
-    /// Above which part of busy workers a class is shed at once; P0 never is
+    /// Utilization above which a class is shed at once; P0 is never shed
     thresholds: ClassThresholds,
-    /// Below this percentage of busy workers less and less is shed: 70 by default
+    /// Utilization in percent below which shedding decreases: 70 by default
     calm_below: Option<Count>,
-    /// Above this percentage of busy workers more and more is shed, P3 first: 80 by default
+    /// Utilization in percent above which shedding increases, P3 first: 80 by default
     busy_above: Option<Count>,
-    /// How long it takes from shedding nothing to shedding everything but P0, with all workers busy: 2m by default
+    /// Time from shedding nothing to shedding everything but P0, with all workers busy: 2m by default
     full_after: Option<Span>,
-    /// How critical requests are for which no rule has a priority
+    /// Priorities of requests without a rule that sets one
     classes: DefaultClasses,
-    /// When a client that was shed is asked to come back: 1s by default
+    /// The `Retry-After` of a shed request: 1s by default
     retry_after: Option<Span>,
-    /// How long a report to /v1/utilization holds: 10s by default
+    /// How long a report to /v1/utilization is valid: 10s by default
     report_lasts: Option<Span>,
 }
 
-/// Finds out how many requests a service can work on at once
+/// Estimates how many requests a service can handle at once
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Adaptive {
-    /// To begin with: 20 by default
+    /// The first estimate: 20 by default
     initial: Option<Count>,
-    /// Never fewer: 4 by default
+    /// The least: 4 by default
     min: Option<Count>,
-    /// Never more: 1000 by default
+    /// The most: 1000 by default
     max: Option<Count>,
 }
 
@@ -63,7 +63,7 @@ struct ClassThresholds {
     p3: Option<Count>,
 }
 
-/// Without a rule that says so, critical paths are P0, background paths and tests P3, writes P1 and reads P2
+/// Priorities of requests without a rule that sets one: critical paths P0, background paths and tests P3, writes P1, reads P2
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct DefaultClasses {
@@ -73,9 +73,9 @@ struct DefaultClasses {
     background: Vec<String>,
     /// Attributes whose value marks a test, which is P3: mode: test by default
     test: Option<BTreeMap<String, String>>,
-    /// Of requests that change something: P1 by default
+    /// The priority of writes: P1 by default
     writes: Option<Priority>,
-    /// Of requests that only look: P2 by default
+    /// The priority of reads: P2 by default
     reads: Option<Priority>,
 }
 

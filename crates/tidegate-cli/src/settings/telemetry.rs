@@ -33,14 +33,14 @@ pub(crate) struct Telemetry {
 pub(crate) struct Statsd {
     /// The receiver, as host:port
     pub(crate) address: ListenAddr,
-    /// How often: 10s by default
+    /// Interval: 10s by default
     pub(crate) every: Option<Span>,
-    /// What comes before every name, with a dot after it: nothing by default
+    /// The prefix of every name, with a dot after it: none by default
     pub(crate) prefix: Option<String>,
-    /// DogStatsD's tags, each as name:value: none by default, as plain StatsD wants it
+    /// DogStatsD's tags, each as name:value: none by default, for plain StatsD
     #[serde(default)]
     pub(crate) tags: Vec<String>,
-    /// Whether it may leave the machine, as it is, in the clear: false by default
+    /// Whether plaintext may leave the machine: false by default
     pub(crate) plaintext: Option<Switch>,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct Otlp {
     pub(crate) endpoint: Secret,
     /// PEM file with the authorities to trust: the machine's by default
     pub(crate) ca: Option<PathBuf>,
-    /// Whether it may leave the machine in the clear: false by default
+    /// Whether plaintext may leave the machine: false by default
     pub(crate) plaintext: Option<Switch>,
-    /// What every request carries besides, such as a token
+    /// Further headers of every request, such as a token
     #[serde(default)]
     pub(crate) headers: BTreeMap<String, Secret>,
     /// How often metrics are sent: 15s by default
@@ -62,15 +62,15 @@ pub(crate) struct Otlp {
     /// The part of sampled traces that is sent, 0 to 1: 1 by default. A request belongs to one where its caller sent a
     /// `traceparent` that says so
     pub(crate) traces: Option<f64>,
-    /// What the service is called: tidegate by default
+    /// The service's name: tidegate by default
     pub(crate) service: Option<String>,
 }
 
-/// Alerts: they are in the log and the admin API, and go to a webhook where there is one
+/// Alerts, in the log and the admin API, and sent to a webhook if one is set
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Alerts {
-    /// Whether anything is watched: true by default
+    /// Whether alerts are on: true by default
     pub(crate) enabled: Option<Switch>,
     /// Where alerts are sent
     pub(crate) webhook: Option<Webhook>,
@@ -92,13 +92,13 @@ pub(crate) struct Alerts {
 pub(crate) struct Webhook {
     /// https://host/path: it may hold a token
     pub(crate) url: Secret,
-    /// What bodies are signed with (HMAC-SHA256 in X-Tidegate-Signature): not signed by default
+    /// The secret that signs bodies (HMAC-SHA256 in X-Tidegate-Signature): none by default
     pub(crate) secret: Option<Secret>,
     /// `json`, the default, or `slack`
     pub(crate) format: Option<PayloadFormat>,
     /// PEM file with the authorities to trust: the machine's by default
     pub(crate) ca: Option<PathBuf>,
-    /// Whether it may leave the machine in the clear: false by default
+    /// Whether plaintext may leave the machine: false by default
     pub(crate) plaintext: Option<Switch>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Webhook {
 pub(crate) enum PayloadFormat {
     /// For programs
     Json,
-    /// What Slack and those who speak like it take
+    /// For Slack and services with the same format
     Slack,
 }
 
