@@ -8,7 +8,7 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 
 /// The crates that users of the library build, each after those that it needs.
-const LIBRARIES: [&str; 10] = [
+const LIBRARIES: [&str; 11] = [
     "tidegate-core",
     "tidegate-store",
     "tidegate-fleet",
@@ -18,6 +18,7 @@ const LIBRARIES: [&str; 10] = [
     "tidegate-http",
     "tidegate-tower",
     "tidegate-store-redis",
+    "tidegate-store-postgres",
     "tidegate",
 ];
 
@@ -73,13 +74,14 @@ fn features(root: &Path) -> Result<Outcome, Failure> {
 }
 
 /// The crates behind the facade that have features.
-const BEHIND: [(&str, &[&str]); 6] = [
+const BEHIND: [(&str, &[&str]); 7] = [
     ("tidegate-store", &["conformance", "counter"]),
     ("tidegate-rules", &["serde", "snippets"]),
     ("tidegate-limiter", &["tokio"]),
     ("tidegate-http", &["jwt", "schema"]),
     ("tidegate-tower", &["axum", "jwt", "tonic"]),
     ("tidegate-store-redis", &["tls"]),
+    ("tidegate-store-postgres", &["tls"]),
 ];
 
 /// Every subset, the empty one first.

@@ -119,6 +119,37 @@ impl Postgres {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 
+    /// The answer to a query in the database at `url`: a line per row, its fields between bars.
+    ///
+    /// # Panics
+    /// When it does not take it.
+    #[must_use]
+    pub fn query(&self, url: &str, query: &str) -> String {
+        let done =
+            Command::new(beside_server("psql")).args([url, "-v", "ON_ERROR_STOP=1", "-Atc", query]).output();
+        let done = done.expect("psql runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    /// What pgbench says of TPC-B-like transactions by eight clients in the database at `url`.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn pgbench(&self, url: &str, lasts: Duration) -> String {
+        let run = |words: &[&str]| {
+            let done =
+                Command::new(beside_server("pgbench")).args(words).arg(url).output().expect("pgbench runs");
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8_lossy(&done.stdout).into_owned()
+        };
+        run(&["--initialize", "--quiet"]);
+        let told = run(&["--client=8", "--jobs=2", &format!("--time={}", lasts.as_secs())]);
+        let rate = told.lines().find(|line| line.starts_with("tps"));
+        rate.unwrap_or_else(|| panic!("no rate in {told}")).to_owned()
+    }
+
     /// Kills the server (SIGKILL) and what it forked.
     pub fn kill(&mut self) {
         self.process.kill();
@@ -190,7 +221,7 @@ fn beside_server(name: &str) -> PathBuf {
 }
 
 /// A command that runs `program` as a user that the server accepts.
-fn as_user(program: &Path) -> Command {
+pub(crate) fn as_user(program: &Path) -> Command {
     if other_user().is_none() {
         return Command::new(program);
     }
@@ -202,7 +233,7 @@ fn as_user(program: &Path) -> Command {
 }
 
 /// The user and group to run as; none if we are no root.
-fn other_user() -> Option<(u32, u32)> {
+pub(crate) fn other_user() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }

@@ -84,9 +84,15 @@ pub(crate) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "postgres",
-        used_by: "tests of the rule database",
+        used_by: "tests of the rule database, and of counters in PostgreSQL",
         wanted: Wanted::Now,
         source: Source::Apt { package: "postgresql", program: "postgres" },
+    },
+    Tool {
+        name: "pgbouncer",
+        used_by: "tests of counters in PostgreSQL behind it",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "pgbouncer", program: "pgbouncer" },
     },
     Tool {
         name: "prometheus",
