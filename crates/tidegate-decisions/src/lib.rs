@@ -29,5 +29,5 @@ pub use event::{Entry, Event, EventKind};
 pub use histogram::Histogram;
 pub use log::{DecisionLog, LogStats};
 pub use record::{Digester, Record, Verdict, is_hash};
-pub use ring::{Found, Query};
+pub use ring::{Found, Query, Steps};
 pub use top::{By, RuleTop, Top, TopCaller, TopCallers, merge};

@@ -34,6 +34,30 @@ pub struct Query {
     pub to_us: Option<u64>,
     /// The most records to return.
     pub most: usize,
+    /// Steps to count the matches in.
+    #[serde(default)]
+    pub steps: Option<Steps>,
+}
+
+/// Equal steps of time to count decisions in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Steps {
+    /// The start of the first, in microseconds since the Unix epoch.
+    pub from_us: u64,
+    /// The length of each.
+    pub step_us: u64,
+    /// How many, at most [`Steps::MOST`].
+    pub number: usize,
+}
+
+impl Steps {
+    /// The most steps of one search.
+    pub const MOST: usize = 1_440;
+
+    fn place_of(self, time_us: u64) -> Option<usize> {
+        let steps = time_us.checked_sub(self.from_us)?.checked_div(self.step_us)?;
+        usize::try_from(steps).ok().filter(|place| *place < self.number.min(Steps::MOST))
+    }
 }
 
 /// The result of a search.
@@ -47,6 +71,8 @@ pub struct Found {
     pub stand_for: u64,
     /// The time of the oldest line kept; nothing is known of the time before.
     pub oldest_us: Option<u64>,
+    /// The decisions that the matches of each step stand for, admitted and refused. Empty unless steps were asked for.
+    pub steps: Vec<[u64; 2]>,
 }
 
 impl Query {
@@ -118,10 +144,14 @@ pub(crate) fn search(entries: &[Entry], query: &Query, names: &Digester) -> Foun
             && query.to_us.is_none_or(|to| record.time_us < to)
             && wanted.iter().all(|one| has(record, one))
     };
-    let mut found = Found { oldest_us: entries.first().map(Entry::time_us), ..Found::default() };
+    let steps = vec![[0; 2]; query.steps.map_or(0, |steps| steps.number.min(Steps::MOST))];
+    let mut found = Found { oldest_us: entries.first().map(Entry::time_us), steps, ..Found::default() };
     for record in entries.iter().rev().filter_map(Entry::decision).filter(fits) {
         found.fit += 1;
         found.stand_for += u64::from(record.n);
+        if let Some(place) = query.steps.and_then(|steps| steps.place_of(record.time_us)) {
+            found.steps[place][usize::from(record.verdict == Verdict::Refused)] += u64::from(record.n);
+        }
         if found.records.len() < query.most {
             found.records.push(record.clone());
         }

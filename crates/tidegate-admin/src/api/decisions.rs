@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_decisions::{By, DecisionLog, Query as Search, RuleTop, Top, Verdict, is_hash, merge};
+use tidegate_decisions::{By, DecisionLog, Query as Search, RuleTop, Steps, Top, Verdict, is_hash, merge};
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::Role;
 
@@ -34,6 +34,8 @@ pub(crate) struct DecisionsQuery {
     from: Option<String>,
     to: Option<String>,
     limit: Option<usize>,
+    /// The length of the steps to count in, such as `10m`.
+    step: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +71,10 @@ pub(crate) async fn search(
         return Err(Problem::field("from", "it must be before `to`")
             .hint("spans go back from now: from=1h and to=15m is what was between them"));
     }
+    let steps = match &wanted.step {
+        Some(step) => Some(steps(step, from_us, to_us.unwrap_or(now.as_micros()))?),
+        None => None,
+    };
     let attributes = attributes(wanted.key.as_deref())?;
     let masked = caller.actor.role == Role::Viewer;
     if masked && !attributes.iter().all(|(_, value)| is_hash(value)) {
@@ -84,6 +90,7 @@ pub(crate) async fn search(
         domain: wanted.domain,
         rule: wanted.rule,
         most: wanted.limit.unwrap_or(USUAL).min(MOST),
+        steps,
     };
     let most = search.most;
     let unknown = unknown_name(&control, &search);
@@ -91,9 +98,16 @@ pub(crate) async fn search(
         control.questions.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
     let (mut found, mut nodes) = (Vec::new(), Vec::new());
     let (mut matched, mut represents, mut oldest, mut cut) = (0, 0, None, false);
+    let mut counted = vec![[0_u64; 2]; steps.map_or(0, |steps| steps.number)];
     for (node, answer) in gathered.answers {
-        let NodeAnswer::Decisions { decisions, fit: own, stand_for: own_represents, oldest_us, cut: own_cut } =
-            answer
+        let NodeAnswer::Decisions {
+            decisions,
+            fit: own,
+            stand_for: own_represents,
+            oldest_us,
+            cut: own_cut,
+            steps: own_steps,
+        } = answer
         else {
             continue;
         };
@@ -102,6 +116,9 @@ pub(crate) async fn search(
         matched = u64::saturating_add(matched, own);
         represents = u64::saturating_add(represents, own_represents);
         cut |= own_cut;
+        for (sum, own) in counted.iter_mut().zip(own_steps) {
+            *sum = [sum[0].saturating_add(own[0]), sum[1].saturating_add(own[1])];
+        }
         // The merged log is complete only from where all of them are.
         oldest = oldest.max(oldest_us);
         found.extend(decisions.into_iter().map(Value::Object));
@@ -115,11 +132,31 @@ pub(crate) async fn search(
         "represents": represents,
         "oldest": oldest.map(micros),
         "cut": cut,
+        "counts": steps.map(|steps| json!({
+            "from": micros(steps.from_us),
+            "step_s": steps.step_us / 1_000_000,
+            "admitted": counted.iter().map(|[admitted, _]| admitted).collect::<Vec<_>>(),
+            "refused": counted.iter().map(|[_, refused]| refused).collect::<Vec<_>>(),
+        })),
         "unknown": unknown,
         "node": control.identity.node,
         "nodes": nodes,
         "missing": gathered.missing,
     })))
+}
+
+/// The steps between two moments. They begin at multiples of their length, so that those of the next question are the same.
+fn steps(step: &str, from_us: Option<u64>, to_us: u64) -> Answer<Steps> {
+    let step_us = when::span_us(step, "step")?.max(1_000_000) / 1_000_000 * 1_000_000;
+    let from_us =
+        from_us.ok_or_else(|| Problem::field("from", "steps need a start").hint("such as from=24h"))?;
+    let from_us = from_us / step_us * step_us;
+    let number = to_us.saturating_sub(from_us).div_ceil(step_us);
+    let number = usize::try_from(number).ok().filter(|number| *number <= Steps::MOST).ok_or_else(|| {
+        Problem::field("step", format!("this would be more than {} steps", Steps::MOST))
+            .hint("ask for longer steps, or a shorter range")
+    })?;
+    Ok(Steps { from_us, step_us, number })
 }
 
 /// A warning if no rule in use has the requested name. An earlier rule may have had it, and its logged decisions are still

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::heard::{self, Slot, Together};
 use super::history::{Latencies, Series, SeriesKey, Window};
 use tidegate_metrics::{ExperimentSide, Reading, Totals};
 
@@ -149,8 +150,8 @@ impl Window {
 /// What a chart shows for a window.
 pub(crate) type Shown = (Vec<Series>, Vec<Latencies>);
 
-/// The fleet's history over a window, and for each step whether it covers only this node. Where the fleet has no data,
-/// because its store was down or lost it, this node's `own` history fills in.
+/// The fleet's history over a window, and for each step whether it covers only this node. Where nothing was told, this
+/// node's `own` history fills in, unless the fleet has others: then there is a gap.
 pub(crate) fn merged(
     window: Window,
     now_s: u64,
@@ -170,13 +171,14 @@ pub(crate) fn merged(
         let empty = || Series::empty(&name, window);
         of_node.entry(name.clone()).or_insert_with(empty);
     }
-    let steps: Vec<Step> = window.steps().map(|start| fleet.step(window, start)).collect();
+    let slots = fleet.slots(window);
+    let steps: Vec<Step> = window.steps().map(|start| fleet.step(&slots, window, start)).collect();
     let series = of_node
         .into_iter()
         .filter(|(name, _)| wanted(name))
         .map(|(name, own)| fleet.series(&steps, &row_name(&name), own));
     let latencies = steps.iter().zip(own_latencies).map(|(step, own)| fleet.latencies(step, own));
-    let of_one_node = steps.iter().map(|step| matches!(step, Step::Unknown)).collect();
+    let of_one_node = steps.iter().map(|step| matches!(step, Step::Own)).collect();
     ((series.collect(), latencies.collect()), of_one_node)
 }
 
@@ -186,11 +188,20 @@ struct Merged {
     now_s: u64,
 }
 
-/// The slots of one step that some node reported; `None` if no node did.
+/// What is known of one step.
 enum Step {
-    Reported(Vec<u64>),
+    /// The slots that nodes told of it, each with its weight in a rate per second.
+    Told(Vec<(u64, f64)>),
     NotYet,
-    Unknown,
+    /// Nobody of a fleet was heard.
+    Gap,
+    Own,
+}
+
+/// What is known of the slots of a window, from the number `first` on.
+struct Slots {
+    first: u64,
+    known: Vec<Slot>,
 }
 
 impl Merged {
@@ -202,15 +213,28 @@ impl Merged {
         names
     }
 
-    fn step(&self, window: Window, start: u64) -> Step {
+    /// The chunks around the window are looked at as well: they tell how many nodes there were.
+    fn slots(&self, window: Window) -> Slots {
+        let chunks = window.chunks().1;
+        let (first, end) = (chunks.start() * SLOTS, (chunks.end() + 1) * SLOTS);
+        let seconds_of = |number| self.counts(NODES, number).map_or(0, |nodes| u64::from(nodes[0]));
+        let told: Vec<u64> = (first..end).map(seconds_of).collect();
+        let open = (self.now_s.saturating_sub(SETTLED_AFTER_S) / self.unit_s).clamp(first, end) - first;
+        Slots { first, known: heard::slots(&told, self.unit_s, open as usize) }
+    }
+
+    fn step(&self, slots: &Slots, window: Window, start: u64) -> Step {
         let end = (start + window.step_s).min(window.to_s);
-        let reported: Vec<u64> = (start / self.unit_s..end.div_ceil(self.unit_s))
-            .filter(|number| self.counts(NODES, *number).is_some_and(|nodes| nodes[0] > 0))
-            .collect();
-        match reported.is_empty() || end + SETTLED_AFTER_S > self.now_s && self.unit_s == 1 {
-            false => Step::Reported(reported),
-            true if end + SETTLED_AFTER_S > self.now_s => Step::NotYet,
-            true => Step::Unknown,
+        let unsettled = end + SETTLED_AFTER_S > self.now_s;
+        let (from, to) = (start / self.unit_s - slots.first, end.div_ceil(self.unit_s) - slots.first);
+        let known = &slots.known[from as usize..to as usize];
+        let whole: Vec<Together> = known.iter().filter_map(Slot::together).collect();
+        match (whole.is_empty(), unsettled) {
+            (_, true) if self.unit_s == 1 => Step::NotYet,
+            (true, true) => Step::NotYet,
+            (true, false) if known.contains(&Slot::Gap) => Step::Gap,
+            (true, false) => Step::Own,
+            (false, _) => Step::Told(weights(slots.first, &whole)),
         }
     }
 
@@ -221,10 +245,22 @@ impl Merged {
         counts.get(from..from + width).filter(|counts| !counts.is_empty())
     }
 
+    /// The rates of a row per second.
+    fn rates(&self, row: &str, weights: &[(u64, f64)]) -> Vec<f64> {
+        let mut rates = Vec::new();
+        for (counts, weight) in
+            weights.iter().filter_map(|(number, of)| Some((self.counts(row, *number)?, of)))
+        {
+            rates.resize(rates.len().max(counts.len()), 0.0);
+            rates.iter_mut().zip(counts).for_each(|(rate, count)| *rate += f64::from(*count) * weight);
+        }
+        rates
+    }
+
     /// The sums of a row over these slots.
-    fn sums(&self, row: &str, numbers: &[u64]) -> Vec<u64> {
+    fn sums(&self, row: &str, weights: &[(u64, f64)]) -> Vec<u64> {
         let mut sums = Vec::new();
-        for counts in numbers.iter().filter_map(|number| self.counts(row, *number)) {
+        for counts in weights.iter().filter_map(|(number, _)| self.counts(row, *number)) {
             sums.resize(sums.len().max(counts.len()), 0);
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += u64::from(*count));
         }
@@ -233,23 +269,22 @@ impl Merged {
 
     fn series(&self, steps: &[Step], row: &str, own: Series) -> Series {
         let mut series = own;
-        let columns = [
+        let mut columns = [
             &mut series.allowed,
             &mut series.refused,
             &mut series.shadow_refused,
             &mut series.fallback,
             &mut series.shed,
         ];
-        for (place, column) in columns.into_iter().enumerate() {
-            for (value, step) in column.iter_mut().zip(steps) {
-                match step {
-                    Step::Reported(numbers) => {
-                        let sum = self.sums(row, numbers).get(place).copied().unwrap_or_default();
-                        *value = Some(sum as f64 / (numbers.len() as u64 * self.unit_s) as f64);
-                    }
-                    Step::NotYet => *value = None,
-                    Step::Unknown => {}
-                }
+        for (step, at) in steps.iter().zip(0..) {
+            let rates = match step {
+                Step::Told(weights) => Some(self.rates(row, weights)),
+                Step::NotYet | Step::Gap => None,
+                Step::Own => continue,
+            };
+            for (place, column) in columns.iter_mut().enumerate() {
+                let Some(value) = column.get_mut::<usize>(at) else { continue };
+                *value = rates.as_ref().map(|rates| rates.get(place).copied().unwrap_or_default());
             }
         }
         series
@@ -257,15 +292,26 @@ impl Merged {
 
     fn latencies(&self, step: &Step, own: Latencies) -> Latencies {
         match step {
-            Step::Reported(numbers) => {
+            Step::Told(weights) => {
                 let [decisions, store] =
-                    [DECISION_TIMES, STORE_TIMES].map(|row| Reading::of_counts(&self.sums(row, numbers)));
+                    [DECISION_TIMES, STORE_TIMES].map(|row| Reading::of_counts(&self.sums(row, weights)));
                 Latencies::of(&decisions, &store)
             }
-            Step::NotYet => Latencies::default(),
-            Step::Unknown => own,
+            Step::NotYet | Step::Gap => Latencies::default(),
+            Step::Own => own,
         }
     }
+}
+
+/// The weight of each slot in the rate of a step that is made of these slots, numbered from `first`.
+fn weights(first: u64, whole: &[Together]) -> Vec<(u64, f64)> {
+    let weight = |of: &Together| 1.0 / (of.seconds * whole.len() as f64);
+    let groups = whole.chunk_by(|one, next| one == next);
+    let of_group = |group: &[Together]| {
+        let (of, weight) = (group[0], weight(&group[0]) * group.len() as f64);
+        (of.from..of.to).map(move |slot| (first + slot as u64, weight))
+    };
+    groups.flat_map(of_group).collect()
 }
 
 #[cfg(test)]
@@ -304,15 +350,27 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_told_adds_up_and_where_none_did_this_nodes_own_stands() {
-        let (one, other) = (rows(10, &[]), rows(5, &[]));
-        let chunk = chunk(&[(0, &one), (0, &other), (2, &one)]);
+    fn where_the_only_node_told_nothing_its_own_history_stands() {
+        let one = rows(10, &[]);
+        let chunk = chunk(&[(0, &one), (2, &one)]);
         let mut own = Series::empty(&rule(), window());
         own.allowed = vec![Some(1.0), Some(2.0), Some(3.0), None];
         let own = (vec![own], vec![Latencies::default(); 4]);
         let ((series, _), of_one_node) = merged(window(), START + 100, vec![chunk], own, |_| true);
-        assert_eq!(series[0].allowed, [Some(15.0), Some(2.0), Some(10.0), None]);
+        assert_eq!(series[0].allowed, [Some(10.0), Some(2.0), Some(10.0), None]);
         assert_eq!(of_one_node, [false, true, false, true], "and it is said where");
+    }
+
+    #[test]
+    fn where_neither_of_two_nodes_was_heard_is_a_gap() {
+        let (one, other) = (rows(10, &[]), rows(5, &[]));
+        let chunk = chunk(&[(0, &one), (0, &other), (3, &one), (3, &other)]);
+        let mut own = Series::empty(&rule(), window());
+        own.allowed = vec![Some(10.0); 4];
+        let own = (vec![own], vec![Latencies::default(); 4]);
+        let ((series, _), of_one_node) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        assert_eq!(series[0].allowed, [Some(15.0), None, None, Some(15.0)]);
+        assert_eq!(of_one_node, [false; 4]);
     }
 
     #[test]

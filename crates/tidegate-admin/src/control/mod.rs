@@ -10,6 +10,7 @@ mod events;
 mod experiment;
 mod fleet;
 mod fleet_query;
+mod heard;
 mod history;
 mod merged;
 mod published;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_core::{Hits, Micros, Timestamp};
-use tidegate_decisions::{By, Clear, DecisionLog, DecisionLogConfig, FileConfig, Query, Verdict};
+use tidegate_decisions::{By, Clear, DecisionLog, DecisionLogConfig, FileConfig, Query, Steps, Verdict};
 use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride, Limiter, LimiterConfig, SpentAt};
 use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
@@ -205,6 +205,23 @@ fn a_search_finds_a_caller_by_its_name_or_by_its_hash_and_by_time() {
     assert_eq!(fit(later), 1);
     assert_eq!(fit(Query { rule: Some("other".to_owned()), ..Query::default() }), 0);
     assert_eq!(world.log.search(&Query::default()).oldest_us, Some(START));
+}
+
+#[test]
+fn a_search_counts_admissions_and_refusals_in_each_step() {
+    let world = World::new(everything());
+    for user in ["alice", "alice", "bob", "alice", "alice"] {
+        world.ask(&[("user", user)]);
+        world.clock.advance(Micros::from_secs(60));
+    }
+    let steps = Steps { from_us: START + 60_000_000, step_us: 120_000_000, number: 3 };
+    let alice = vec![("user".to_owned(), "alice".to_owned())];
+    let found = world.log.search(&Query { attributes: alice, steps: Some(steps), ..Query::default() });
+    // The first is before the first step; the fourth of alice is one more than she has.
+    assert_eq!((found.fit, found.steps), (4, vec![[1, 0], [1, 1], [0, 0]]));
+    let endless = Steps { step_us: 0, number: usize::MAX, ..steps };
+    let found = world.log.search(&Query { steps: Some(endless), ..Query::default() });
+    assert_eq!((found.fit, found.steps.len()), (5, Steps::MOST), "another node asks for anything");
 }
 
 #[test]

@@ -116,6 +116,7 @@ fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> NodeAnswer
         stand_for: found.stand_for,
         oldest_us: found.oldest_us,
         cut,
+        steps: found.steps,
     }
 }
 

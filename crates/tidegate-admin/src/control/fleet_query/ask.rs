@@ -51,6 +51,9 @@ pub(crate) enum NodeAnswer {
         stand_for: u64,
         oldest_us: Option<u64>,
         cut: bool,
+        /// Admitted and refused decisions in each step; empty if none were asked for.
+        #[serde(default)]
+        steps: Vec<[u64; 2]>,
     },
     Top {
         rules: Vec<RuleTop>,
