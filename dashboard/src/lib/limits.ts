@@ -20,3 +20,29 @@ export function worthy<S extends { limit: number; confidence_percent: number }>(
   if (!suggestion || suggestion.confidence_percent < LEAST_CONFIDENCE) return null;
   return refuses && suggestion.limit > quota ? null : suggestion;
 }
+
+/** From this share of a limit on, a caller is close to it. */
+const CLOSE = 0.8;
+
+/** How many callers came close to a limit at their busiest, and how many asked for more than it allows. */
+export function headroom(limit: { quota: number; peaks: { value: number; count: number }[] }): { close: number; above: number } {
+  const of = (is: (value: number) => boolean) => limit.peaks.reduce((sum, peak) => sum + (is(peak.value) ? peak.count : 0), 0);
+  return { close: of((value) => value >= CLOSE * limit.quota && value <= limit.quota), above: of((value) => value > limit.quota) };
+}
+
+/** Shorter windows are over before anybody has read that they run out. */
+const LEAST_WINDOW_MS = 3_600_000;
+
+/** When a quota runs out at this rate, in milliseconds from now; none if it is full again before, or already empty. */
+export function runsOut(cell: { window_ms?: number | null; algorithm: string; remaining: number; reset_after_ms: number }, perSecond: number): number | null {
+  if (!cell.window_ms || cell.window_ms < LEAST_WINDOW_MS || cell.algorithm.endsWith('_bucket') || cell.remaining <= 0 || perSecond <= 0) return null;
+  const ms = (1000 * cell.remaining) / perSecond;
+  return ms < cell.reset_after_ms ? ms : null;
+}
+
+/** A change against the time before, in words: `12 % more`. */
+export function against(now: number | null, before: number | null): string | null {
+  if (now === null || before === null || before <= 0) return null;
+  const percent = Math.round((100 * (now - before)) / before);
+  return percent === 0 ? 'as much as' : percent > 900 ? `${Math.round(now / before)} times as much as` : `${Math.abs(percent)} % ${percent > 0 ? 'more' : 'less'} than`;
+}

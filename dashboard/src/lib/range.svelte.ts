@@ -34,3 +34,15 @@ export function between(): { from: string; to?: string } {
   const [from, to] = [parameters.get('from'), parameters.get('to')];
   return from && to ? { from, to } : { from: range() };
 }
+
+/** The query of `stats` for the time of the same length before this range. Steps of minutes: finer ones are gone by then. */
+export function statsBefore(more: Record<string, string> = {}): string {
+  const { parameters } = place();
+  const [from, to] = [parameters.get('from'), parameters.get('to')];
+  if (from && to) {
+    const length = Date.parse(to) - Date.parse(from);
+    return 'stats' + query({ from: new Date(Date.parse(from) - length).toISOString(), to: from, step: '1m', ...more });
+  }
+  const seconds = SECONDS[range()] ?? 900;
+  return 'stats' + query({ from: `${2 * seconds}s`, to: `${seconds}s`, step: '1m', ...more });
+}

@@ -351,8 +351,13 @@ const stories = {
     await page.getByRole('button', { name: 'Lift…' }).first().click();
     await page.getByRole('dialog').getByLabel('Why').fill('a mistake');
     await page.getByRole('dialog').getByRole('button', { name: 'Lift', exact: true }).click();
-    await page.getByText('No key is banned or overridden.').waitFor();
+    await page.getByText('Banned', { exact: true }).first().waitFor({ state: 'detached' });
     await askUntil({ user: 'mallory' }, 200);
+    // What operators did stands there, the newest first.
+    const did = page.getByRole('region', { name: 'What operators did' }).getByRole('listitem');
+    await did.filter({ hasText: 'lifted it: a mistake' }).waitFor();
+    const told = (await did.allInnerTexts()).map((text) => /(lifted|banned|reset) it/.exec(text)?.[1]).join();
+    if (told !== 'lifted,banned,reset') fail(`operators did ${told}`);
 
     // A ban on one rule says so, too: until when, by whom and why.
     const end = new Date(Date.now() + 90 * 60_000).toISOString();
@@ -445,6 +450,7 @@ const stories = {
       'rules/edit': 'Rules',
       'rules/versions': 'History',
       'keys?domain=api&key=user%3Du1': 'Keys',
+      'decisions?by=user': 'Decisions',
       'explain?domain=api&key=user%3Du1+path%3D%2Flogin': 'Explain',
       whatif: 'What if',
       cluster: 'Cluster',
@@ -644,7 +650,7 @@ const stories = {
     const { user } = decisions[0].attributes;
     if (!/^#[0-9a-f]{16}$/.test(user)) fail(`the log shows ${user}`);
     await to(page, `keys?domain=api&key=${encodeURIComponent(`user=${user}`)}`);
-    await page.getByText(/it is a hash from the decision log/).waitFor();
+    await page.getByText(/known by its hash alone/).waitFor();
     if (await page.getByRole('button', { name: 'Ban…' }).count()) fail('a hash can be banned');
     const refused = await api(page, 'POST', 'keys/overrides', { domain: 'api', when: { user }, action: 'ban', reason: 'by hash' }).catch((error) => error.message);
     if (!/422/.test(refused)) fail(`a ban of a hash is answered ${JSON.stringify(refused)}`);
@@ -657,6 +663,44 @@ const stories = {
     await other.getByRole('button', { name: 'Sign in' }).click();
     await other.getByText('tokens and sessions are kept by the node one').waitFor();
     other.noMistakes();
+    page.noMistakes();
+  },
+
+  /** The page of a caller, against what a client counted on three nodes: who it is, what it gets, what it asked for. */
+  async caller(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    await until('three nodes are known', async () => (await api(page, 'GET', 'nodes')).nodes.length === 3);
+    const nodes = [HTTP, ...OTHERS.map((other) => other.http)];
+    const text = `domain: api
+rules:
+  - { name: per-path, key: [ip, path], limits: [{ algorithm: fixed_window, limit: 50, window: 1d }] }
+  - { name: per-address, key: [ip], limits: [{ algorithm: fixed_window, limit: 12, window: 1d }] }
+`;
+    await put(page, [{ domain: 'api', text }], 'two rules');
+    await until('every node runs it', async () => (await api(page, 'GET', 'nodes')).nodes.every((node) => node.version === 2));
+    const counted = { 200: 0, 429: 0 };
+    for (let i = 0; i < 30; i += 1) counted[await ask({ ip: '203.0.113.77', path: '/v1/items', user: 'scraper-17' }, 'api', nodes[i % 3])] += 1;
+    for (let i = 0; i < 3; i += 1) await ask({ ip: '203.0.113.78', path: '/v1/items' }, 'api', nodes[i]);
+
+    // From a row of the log to the page of its caller.
+    await to(page, 'keys?domain=api&verdict=refused');
+    await page.getByRole('region', { name: 'Decisions' }).getByRole('link', { name: 'ip=203.0.113.77' }).first().click();
+    await page.getByRole('heading', { name: 'ip=203.0.113.77' }).waitFor();
+    await page.getByRole('status').filter({ hasText: /Refused by per-address: 12\/day, retry in/ }).waitFor();
+    // Its newest request tells what rules by address and path count.
+    await page.getByText(/12 of 50 used|30 of 50 used/).waitFor();
+    await page.getByLabel('Seen with').getByText(/^#[0-9a-f]{16}$/).waitFor();
+    const chart = page.getByRole('figure', { name: /last 24 hours/ });
+    await chart.getByRole('button', { name: /as a table/ }).click();
+    const sum = async (column) => (await chart.locator('tbody tr').allInnerTexts()).reduce((sum, row) => sum + (Number(row.split('\t')[column].replace(/\D/g, '')) || 0), 0);
+    await until('the chart says what the client counted', async () => {
+      const said = [await sum(1), await sum(2)];
+      return (said[0] === counted[200] && said[1] === counted[429]) || `${said} is not ${Object.values(counted)}`;
+    });
+    await chart.getByRole('button', { name: /as a chart/ }).click();
+    await looks(page, 'caller');
+    await accessible(page, 'a caller');
     page.noMistakes();
   },
 
@@ -956,6 +1000,77 @@ rules:
     page.noMistakes();
   },
 
+  /** Decisions as they are made: filtered by a click, ranked, held still, saved; the same numbers as a client counted. */
+  async tail(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    const counted = { 200: 0, 429: 0 };
+    const login = async (ip) => (counted[await ask({ ip, path: '/login', method: 'POST' })] += 1);
+    for (let i = 0; i < 9; i += 1) await login('198.51.100.7');
+    for (let i = 0; i < 7; i += 1) await login('198.51.100.8');
+    await ask({ user: '=cmd()', path: '/v1/items' });
+    await to(page, 'decisions');
+    const filters = page.getByRole('complementary', { name: 'Filters' });
+    const table = page.getByRole('region', { name: 'Decisions' });
+    await filters.getByRole('button', { name: `refused ${counted[429]}` }).click();
+    await until('only refusals are shown', async () => (await table.locator('tbody tr').count()) === counted[429] || `${await table.locator('tbody tr').count()} rows`);
+    await filters.getByRole('button', { name: '198.51.100.7 4' }).click();
+    await until('of that address', async () => (await table.locator('tbody tr').count()) === 4 || `${await table.locator('tbody tr').count()} rows`);
+    if (!/verdict=refused/.test(page.url()) || !/198\.51\.100\.7/.test(decodeURIComponent(page.url()))) fail(`the address does not say it: ${page.url()}`);
+
+    // Held still, what comes is counted and not shown.
+    await page.getByRole('button', { name: 'Hold still' }).click();
+    await login('198.51.100.7');
+    await page.getByRole('button', { name: 'Go on, 1 new' }).click();
+    await until('the new one is shown', async () => (await table.locator('tbody tr').count()) === 5);
+
+    await to(page, 'decisions?by=ip');
+    const ranked = page.getByRole('region', { name: 'Ranked by ip' }).locator('tbody tr');
+    await until('each address as often as it was refused', async () => {
+      const rows = (await ranked.allInnerTexts()).map((row) => row.split(/\s+/).slice(0, 3).join(' ')).join();
+      return rows === '198.51.100.7 5 10,198.51.100.8 2 7' || rows;
+    });
+    await looks(page, 'decisions');
+    const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Save as CSV' }).click()]);
+    const lines = fs.readFileSync(await file.path(), 'utf8').trim().split('\r\n');
+    if (lines.length !== 1 + 18) fail(`${lines.length} lines for 18 requests`);
+    if (!lines.some((line) => line.includes("'=cmd()"))) fail('what a caller wrote is a formula');
+    page.noMistakes();
+  },
+
+  /** Everything by its name: a rule, a version, and a ban that still asks why. */
+  async palette(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    await ask({ user: 'scraper-17', path: '/v1/items' });
+    await until('its decision is kept', async () => (await api(page, 'GET', 'decisions?key=user=scraper-17')).matched === 1);
+    const type = async (text) => {
+      await page.keyboard.press('Control+k');
+      await page.getByRole('combobox', { name: 'Go to, look for, or do' }).fill(text);
+    };
+    await type('per-user');
+    await page.getByRole('option', { name: /rule per-user/ }).waitFor();
+    await screenshot(page, 'palette');
+    await accessible(page, 'the palette');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: /per-user/, level: 1 }).waitFor();
+    await type('v1');
+    await page.getByRole('option', { name: /version v1/ }).click();
+    await page.getByRole('heading', { name: /History/, level: 1 }).waitFor();
+    await type('ban scraper-17 2h');
+    await page.keyboard.press('Enter');
+    const dialog = page.getByRole('dialog');
+    await dialog.getByRole('heading', { name: /^Ban user=scraper-17 on every rule of api until/ }).waitFor();
+    if ((await dialog.getByLabel(/For how long/).inputValue()) !== '2h') fail('it is not for two hours');
+    if (await dialog.getByRole('button', { name: 'Ban', exact: true }).isEnabled()) fail('it asks for no reason');
+    if ((await ask({ user: 'scraper-17', path: '/v1/items' })) !== 200) fail('banned before the reason');
+    await dialog.getByLabel('Why').fill('scrapes');
+    await dialog.getByRole('button', { name: 'Ban', exact: true }).click();
+    await page.getByText('user=scraper-17 is banned.').waitFor();
+    await askUntil({ user: 'scraper-17', path: '/v1/items' }, 429);
+    page.noMistakes();
+  },
+
   /** A log is uploaded and played through old and new rules; the report is exported; what is too large is not sent. */
   async what_if(browser) {
     const page = await open(browser);
@@ -1011,7 +1126,7 @@ rules:
   async keyboard(browser) {
     const page = await open(browser);
     await logIn(page);
-    const headings = { r: 'Rules', k: 'Keys', e: 'Explain', w: 'What if', c: 'Cluster', l: 'Alerts', a: 'Audit', s: 'Access', o: 'Overview' };
+    const headings = { r: 'Rules', k: 'Keys', d: 'Decisions', e: 'Explain', w: 'What if', c: 'Cluster', l: 'Alerts', a: 'Audit', s: 'Access', o: 'Overview' };
     for (const [key, heading] of Object.entries(headings)) {
       await page.keyboard.press('g');
       await page.keyboard.press(key);

@@ -36,10 +36,10 @@ fn live_through(story: &str) {
     tell(story, "['*']", 0);
 }
 
-/// The same with two more nodes that have no database, and a log that hashes everything but addresses.
+/// The same with two more nodes that have no database, and a log that hashes everything but addresses and paths.
 #[track_caller]
 fn live_through_on_three_nodes(story: &str) {
-    tell(story, "[ip]", 2);
+    tell(story, "[ip, path]", 2);
 }
 
 #[track_caller]
@@ -162,6 +162,11 @@ fn a_ban_reaches_the_caller_on_every_node_or_is_refused() {
 }
 
 #[test]
+fn the_page_of_a_caller_says_who_it_is_and_what_a_client_counted() {
+    live_through_on_three_nodes("caller");
+}
+
+#[test]
 fn the_overview_of_three_nodes_says_what_a_client_counted_and_what_is_unknown() {
     live_through_on_three_nodes("counts");
 }
@@ -194,6 +199,16 @@ fn a_chosen_limit_becomes_a_shadow_rule_and_few_callers_suggest_none() {
 #[test]
 fn a_refusal_is_found_by_caller_and_time() {
     live_through("search");
+}
+
+#[test]
+fn decisions_are_filtered_held_ranked_and_saved_as_a_client_counted_them() {
+    live_through("tail");
+}
+
+#[test]
+fn the_palette_finds_rules_versions_and_callers_and_a_ban_still_asks_why() {
+    live_through("palette");
 }
 
 #[test]

@@ -1,0 +1,29 @@
+// Headroom, and comparisons with the time before.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { against, headroom, runsOut } from '../src/lib/limits';
+
+test('close to a limit is from 80 % of it up to all of it', () => {
+  const peaks = [{ value: 79, count: 50 }, { value: 80, count: 4 }, { value: 100, count: 1 }, { value: 101, count: 2 }];
+  assert.deepEqual(headroom({ quota: 100, peaks }), { close: 5, above: 2 });
+});
+
+test('a quota runs out at a rate, unless it is full again first, or is one of minutes', () => {
+  const cell = { algorithm: 'fixed_window', window_ms: 3_600_000, remaining: 600, reset_after_ms: 1_200_000 };
+  assert.equal(runsOut(cell, 1), 600_000);
+  assert.equal(runsOut(cell, 0.4), null);
+  assert.equal(runsOut(cell, 0), null);
+  assert.equal(runsOut({ ...cell, remaining: 0 }, 1), null);
+  assert.equal(runsOut({ ...cell, window_ms: 60_000 }, 1), null);
+  assert.equal(runsOut({ ...cell, algorithm: 'token_bucket' }, 1), null);
+});
+
+test('what was before is compared only where it is known', () => {
+  assert.equal(against(112, 100), '12 % more than');
+  assert.equal(against(50, 100), '50 % less than');
+  assert.equal(against(100, 100), 'as much as');
+  assert.equal(against(1200, 100), '12 times as much as');
+  assert.equal(against(5, 0), null);
+  assert.equal(against(5, null), null);
+});
