@@ -116,6 +116,8 @@ fn everything() -> Families {
     for call in StoreCall::ALL {
         metrics.store_called(call, Micros::new(1));
     }
+    metrics.server_failed("NODE", "REASON");
+    metrics.control_thread_worked(Duration::from_micros(1));
     Registry::new(metrics)
         .with(move || DecisionLogMetrics(log.stats()))
         .with(Arc::<EventCounts>::default)

@@ -55,6 +55,10 @@ pub struct Metrics {
     config: Config,
     limits: LimitTable,
     exemplars: Exemplars,
+    /// Why the last call to each server of the store that failed did so.
+    last_failures: Mutex<BTreeMap<String, &'static str>>,
+    /// How long the control plane's thread worked without a rest.
+    control_thread: Durations,
     /// Is told of decisions too.
     decisions: OnceLock<Arc<dyn Observer>>,
     counts_hits: AtomicBool,
@@ -89,6 +93,9 @@ struct Config {
 /// P0 is never shed; it is listed so that a graph can show it.
 const PRIORITIES: [(Priority, &str); 4] =
     [(Priority::P0, "P0"), (Priority::P1, "P1"), (Priority::P2, "P2"), (Priority::P3, "P3")];
+
+/// The most servers of the store of which the last failure is known: those of a cluster come and go.
+const MOST_SERVERS: usize = 64;
 
 const STORE_ERRORS: [&str; 3] = ["not_applied", "fate_unknown", "timed_out"];
 
@@ -134,6 +141,21 @@ impl Metrics {
     /// Records one round trip to a server of the store, with the store's name for the failure if it failed.
     pub fn server_called(&self, failure: Option<&str>) {
         self.lanes.mine().store.server_called(failure);
+    }
+
+    /// Records why a call to this server of the store failed.
+    pub fn server_failed(&self, server: &str, reason: &'static str) {
+        let mut last = self.last_failures.lock();
+        if let Some(known) = last.get_mut(server) {
+            *known = reason;
+        } else if last.len() < MOST_SERVERS {
+            last.insert(server.to_owned(), reason);
+        }
+    }
+
+    /// Records that the control plane's thread worked for so long before it looked at its timers and sockets again.
+    pub fn control_thread_worked(&self, took: Duration) {
+        self.control_thread.record(took, 1);
     }
 
     /// Also counts hits from now on: StatsD exports them.
@@ -301,6 +323,15 @@ impl Describe for Metrics {
         let errors = errors.map(|(index, reason)| (reason, self.total(|lane| &lane.store_errors[index])));
         families.counters_by("reason", ("store_errors", help), errors);
         store::describe(&self.lanes, families);
+        let help = "Why the last failed call to the store server failed. It stays when the server is well again; see store_up.";
+        let family = families.gauges("store_last_failure", help);
+        for (server, reason) in &*self.last_failures.lock() {
+            family.add([("node", server.clone().into()), ("reason", (*reason).into())], 1);
+        }
+        if let Some(busy) = durations::histogram([&self.control_thread].into_iter()) {
+            let help = "CPU time that the control plane's thread took before it looked at its timers and sockets again.";
+            families.histograms("control_thread_busy_seconds", help).add([], busy);
+        }
         let mut counter = |name, help, count: fn(&Lane) -> &AtomicU64| {
             families.counter(name, help, self.total(count));
         };

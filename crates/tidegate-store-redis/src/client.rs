@@ -113,7 +113,11 @@ impl Client {
         let reason = answer.as_ref().err().map(Failure::reason);
         let took = began.elapsed();
         self.observer.called(call.operation, call.items, took, reason);
-        answer.map_err(|failure| failure.into_store_error(self.name(partition)))
+        answer.map_err(|failure| {
+            let server = self.name(partition);
+            self.observer.failed(&server, failure.reason());
+            failure.into_store_error(server)
+        })
     }
 
     async fn run_where(

@@ -91,6 +91,9 @@ impl Reason {
 pub trait Observer: Send + Sync + 'static {
     /// A call ended after `took`: the whole round trip, with redirects. It carried `items`.
     fn called(&self, operation: Operation, items: usize, took: Duration, failure: Option<Reason>);
+
+    /// A call failed at this server, for example `10.0.0.1:6379`.
+    fn failed(&self, _server: &str, _reason: Reason) {}
 }
 
 /// Ignores all calls.

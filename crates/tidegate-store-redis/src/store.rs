@@ -173,8 +173,13 @@ impl Inner {
         }
         plan.seal(self.given_time());
         let script = plan.script();
-        let call =
-            Call { operation, command: &plan.command(), source: Some(&script.source), items: plan.len() };
+        // A server that pauses may come to a charge when nobody listens any more: it could not ask for the script then, and
+        // what is owed would be forgiven.
+        let command = match operation {
+            Operation::Charge => plan.command_with_source(),
+            _ => plan.command(),
+        };
+        let call = Call { operation, command: &command, source: Some(&script.source), items: plan.len() };
         let answer = match self.client.run(partition, call, deadline).await? {
             Value::BulkString(answer) => answer,
             _ => return Err(nonsense("a string")),

@@ -347,10 +347,21 @@ impl Plan {
 
     /// The command that runs a sealed plan.
     pub(crate) fn command(&self) -> Cmd {
+        self.command_by("EVALSHA", &self.script().name)
+    }
+
+    /// The same, with the whole script: it also runs on a server that lost its scripts, and whose answer nobody awaits any
+    /// more.
+    pub(crate) fn command_with_source(&self) -> Cmd {
+        self.command_by("EVAL", &self.script().source)
+    }
+
+    fn command_by(&self, eval: &str, script: &str) -> Cmd {
         let keys = self.keys.iter().map(Keys::len).sum::<u16>();
         let bytes: usize = self.keys.iter().map(|keys| keys.bytes.len()).sum();
-        let mut command = Cmd::with_capacity(5 + usize::from(keys), bytes + self.items.len() + 64);
-        command.arg("EVALSHA").arg(&self.script().name).arg(keys);
+        let mut command =
+            Cmd::with_capacity(5 + usize::from(keys), script.len() + bytes + self.items.len() + 64);
+        command.arg(eval).arg(script).arg(keys);
         for key in self.keys.iter().flat_map(Keys::iter) {
             command.arg(key);
         }

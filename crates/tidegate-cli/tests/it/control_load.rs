@@ -5,7 +5,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate_testkit::resp::{Client, Value};
+use serde_json::{Value, json};
+use tidegate_testkit::resp::{self, Client};
 use tidegate_testkit::{eventually, http};
 
 use crate::control_world::{Node, PATIENCE, rules_of};
@@ -46,7 +47,8 @@ fn ask(client: &mut Client, goes_on: impl Fn() -> bool) -> Rounds {
         user += PIPELINE as u64;
         let asked: Vec<Vec<&str>> = users.iter().map(|user| vec!["TG.CHECK", "api", "user", user]).collect();
         for answer in client.pipeline(&asked) {
-            let decided = matches!(&answer, Value::Array(parts) if parts.first() == Some(&Value::Int(1)));
+            let decided =
+                matches!(&answer, resp::Value::Array(parts) if parts.first() == Some(&resp::Value::Int(1)));
             rounds.failed += usize::from(!decided);
         }
         rounds.took.push(now().duration_since(began));
@@ -96,6 +98,68 @@ fn thousands_of_rules_are_published_under_load_and_no_request_fails() {
     assert!(!during.took.is_empty());
     let body = r#"{"domain":"api","attributes":{"user":"a","path":"/v1/999/x"},"cost":0}"#;
     assert_eq!(http::post_json(node.http, "/v1/check", body).json()["rule"], "rule-999");
+}
+
+/// Promised are 5 ms in a release build, of which a debug build takes about ten times as many.
+const LONGEST_TURN: f64 = if cfg!(debug_assertions) { 0.1 } else { 0.005 };
+
+/// How often the control plane's thread worked for longer than that without a rest, by the metric that operators have.
+fn long_turns(node: &Node) -> f64 {
+    let text = http::get(node.admin, "/metrics").text();
+    let number = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    let of = |beginning: &str| text.lines().find(|line| line.starts_with(beginning)).map_or(0.0, number);
+    let name = "tidegate_control_thread_busy_seconds";
+    of(&format!("{name}_count")) - of(&format!("{name}_bucket{{le=\"{LONGEST_TURN}\"}}"))
+}
+
+#[test]
+fn nothing_holds_up_the_control_thread_of_a_server_with_thousands_of_rules() {
+    let redis = tidegate_testkit::Redis::start();
+    let store = format!("store: {{ url: '{}', timeout: '1s' }}", redis.url());
+    let leader = Node::start(&format!("{store}\nadmin: {{ node: leader }}\ndecision_log: {{}}"));
+    let follower = Node::start(&format!("{store}\nadmin: {{ database: none }}\ndecision_log: {{}}"));
+    let mut text = rules_of(1_000_000);
+    for number in 0..RULES {
+        let _ = writeln!(
+            text,
+            "  - {{ name: rule-{number}, match: {{ path: /v1/{number}/* }}, key: [user], limits: [5/s] }}"
+        );
+    }
+    let documents = json!({ "documents": [{ "domain": "api", "text": text }] });
+    let mut long = Vec::new();
+    let mut before = [&leader, &follower].map(long_turns);
+    let mut look = |step: &str| {
+        let now = [&leader, &follower].map(long_turns);
+        if now != before {
+            long.push(format!("{step}: {before:?} to {now:?}"));
+        }
+        before = now;
+    };
+    assert_eq!(leader.publish(&text).status, 200);
+    follower.runs(1_000_000);
+    look("publish");
+    for (method, path, body) in [
+        ("GET", "/rules", &Value::Null),
+        ("POST", "/rules/validate", &documents),
+        ("POST", "/replay", &documents),
+        ("GET", "/stats", &Value::Null),
+        ("GET", "/nodes", &Value::Null),
+    ] {
+        let answer = leader.ask(method, path, &[], body);
+        assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
+        look(path);
+    }
+    leader.ban("7");
+    eventually("the ban is followed", PATIENCE, || !follower.allows("7"));
+    look("ban");
+    let asked = |node: &Node| http::get(node.admin, "/metrics").text();
+    // Several looks for alerts, each two seconds after the last.
+    let alive = || asked(&leader).contains("tidegate_control_thread_busy_seconds_count");
+    eventually("it is measured", PATIENCE, alive);
+    let began = now();
+    tidegate_testkit::poll(PATIENCE, || (began.elapsed() > Duration::from_secs(7)).then_some(()));
+    look("alerts");
+    assert!(long.is_empty(), "{long:#?}");
 }
 
 #[test]

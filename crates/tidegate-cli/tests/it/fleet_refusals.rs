@@ -169,6 +169,175 @@ fn strange_records_in_redis_panic_no_handler() {
     eventually("a key of another type is replaced", PATIENCE, published);
 }
 
+/// Random numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % bound as u64).unwrap()
+    }
+
+    /// What may stand anywhere in a record.
+    fn value(&mut self) -> Value {
+        let values = [
+            json!(null),
+            json!(true),
+            json!(0),
+            json!(-1),
+            json!(u64::MAX),
+            json!(i64::MIN),
+            json!(1e308),
+            json!(-0.5),
+            json!(""),
+            json!("x".repeat(5_000)),
+            json!("\u{0}\u{feff}é"),
+            json!([]),
+            json!({}),
+            json!([[[]]]),
+            json!(u32::MAX),
+        ];
+        values[self.below(values.len())].clone()
+    }
+
+    /// The record with one thing changed, or some bytes of it.
+    fn mutated(&mut self, record: &[u8]) -> Vec<u8> {
+        let read = serde_json::from_slice::<Value>(record);
+        match read {
+            Ok(mut value) if self.below(8) > 0 => {
+                (0..=self.below(3)).for_each(|_| self.change(&mut value));
+                value.to_string().into_bytes()
+            }
+            _ => {
+                let mut bytes = record.to_vec();
+                (0..=self.below(4)).for_each(|_| {
+                    if !bytes.is_empty() {
+                        let at = self.below(bytes.len());
+                        bytes[at] = u8::try_from(self.below(256)).unwrap();
+                    }
+                });
+                bytes.truncate(bytes.len() - self.below(bytes.len() + 1) / 2);
+                bytes
+            }
+        }
+    }
+
+    fn change(&mut self, value: &mut Value) {
+        let inner = match value {
+            Value::Array(list) if !list.is_empty() => {
+                let at = self.below(list.len());
+                list.get_mut(at)
+            }
+            Value::Object(map) if !map.is_empty() => {
+                let at = self.below(map.len());
+                map.values_mut().nth(at)
+            }
+            _ => None,
+        };
+        match inner {
+            Some(inner) if self.below(6) > 0 => self.change(inner),
+            _ => *value = self.value(),
+        }
+    }
+}
+
+/// The fields of a hash.
+fn fields(redis: &Redis, key: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let bytes = |value: &resp::Value| match value {
+        resp::Value::Bulk(bytes) => bytes.clone(),
+        other => panic!("{other:?}"),
+    };
+    match redis.cmd(&["HGETALL", key]) {
+        resp::Value::Array(all) => all.chunks(2).map(|pair| (bytes(&pair[0]), bytes(&pair[1]))).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// What two real nodes wrote, changed at random: notes, questions and answers, rules and bans.
+#[test]
+fn mutated_records_in_redis_panic_no_handler() {
+    let redis = Redis::start();
+    let config = |name: &str, admin: &str| {
+        format!(
+            "store: {{ url: '{}', timeout: 5s }}\nadmin: {{ node: {name}{admin} }}\ndecision_log: {{ admissions_one_in: 1 }}",
+            redis.url()
+        )
+    };
+    let (one, two) = (Node::start(&config("one", "")), Node::start(&config("two", ", database: none")));
+    assert_eq!(one.publish(&rules_of(9)).status, 200);
+    one.ban("3");
+    two.runs(9);
+    for user in ["7", "8", "9"] {
+        let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
+        assert_eq!(http::post_json(two.http, "/v1/check", &body).status, 200);
+    }
+    let (stop, mut random) = (AtomicBool::new(false), Random(0x9e37_79b9_7f4a_7c15));
+    let members = "tidegate:fleet{members}";
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            for _ in 0..3 {
+                for path in [
+                    "/decisions",
+                    "/keys/top",
+                    "/suggestions",
+                    "/nodes",
+                    "/stores",
+                    "/stats",
+                    "/alerts",
+                    "/rules",
+                ] {
+                    let answer = one.ask("GET", path, &[], &Value::Null);
+                    assert!(
+                        answer.status < 500 || answer.status == 503,
+                        "{path}: {} {}",
+                        answer.status,
+                        answer.text()
+                    );
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        while !stop.load(Ordering::Relaxed) && !asking.is_finished() {
+            for (name, note) in fields(&redis, &format!("{members}notes")).into_iter().take(4) {
+                // Two numbers, then the note.
+                let at = note
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, byte)| **byte == b' ')
+                    .nth(1)
+                    .map_or(0, |(at, _)| at + 1);
+                let changed = [&note[..at], &random.mutated(&note[at..])[..]].concat();
+                let other = [&name[..name.len() - 1], &[u8::try_from(random.below(8)).unwrap()]].concat();
+                redis.cmd::<&[u8]>(&[b"HSET", format!("{members}notes").as_bytes(), &other, &changed]);
+            }
+            for (id, question) in fields(&redis, QUESTIONS).into_iter().take(4) {
+                let Ok(number) = <[u8; 8]>::try_from(&id[..]) else { continue };
+                let answers = format!("{members}answers{:016x}", u64::from_le_bytes(number));
+                for (_, answer) in fields(&redis, &answers).into_iter().take(2) {
+                    let answer = random.mutated(&answer);
+                    redis.cmd::<&[u8]>(&[b"HSET", answers.as_bytes(), b"two 5", &answer]);
+                }
+                let other = u64::try_from(random.below(1 << 20)).unwrap().to_le_bytes();
+                redis.cmd::<&[u8]>(&[b"HSET", QUESTIONS.as_bytes(), &other, &random.mutated(&question)]);
+            }
+            for (name, value) in fields(&redis, &format!("{members}rules")) {
+                if random.below(20) == 0 {
+                    let changed = random.mutated(&value);
+                    redis.cmd::<&[u8]>(&[b"HSET", format!("{members}rules").as_bytes(), &name, &changed]);
+                }
+            }
+        }
+        asking.join().unwrap();
+    });
+    for node in [&one, &two] {
+        let stderr = node.server.stderr();
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        assert_eq!(http::get(node.http, "/healthz").status, 200);
+    }
+}
+
 #[test]
 fn node_whose_database_is_the_wrong_one_can_be_made_to_lead() {
     let redis = Redis::start();
@@ -205,4 +374,49 @@ fn node_whose_database_is_the_wrong_one_can_be_made_to_lead() {
         audit["entries"].as_array().unwrap().iter().any(|entry| entry["action"] == "nodes.lead"),
         "{audit}"
     );
+}
+
+/// The other way out that the message names: nobody has to empty Redis.
+#[test]
+fn node_without_a_database_follows_the_fleet_without_a_warning() {
+    let redis = Redis::start();
+    let files = |name: &str, database: &str| {
+        let store = format!("store: {{ url: '{}' }}", redis.url());
+        let admin = format!("admin: {{ node: {name}{database} }}");
+        Node::start(&format!("rules: {{ paths: [rules.yaml] }}\n{store}\n{admin}"))
+    };
+    let first = files("first", "");
+    first.ban("1");
+    let second = files("second", "");
+    let warning = "To follow without this warning: `admin.database: none`";
+    eventually("it is warned of", PATIENCE, || second.server.stderr().contains(warning));
+    drop(second);
+
+    let second = files("second", ", database: none");
+    eventually("it follows", PATIENCE, || !second.allows("1"));
+    first.ban("2");
+    eventually("and goes on to", PATIENCE, || !second.allows("2"));
+    let stderr = second.server.stderr();
+    assert!(!stderr.contains("WARN") || !stderr.contains("another database"), "{stderr}");
+    let ban = json!({ "domain": "api", "when": { "user": "3" }, "action": "ban" });
+    let refused = second.post("/keys/overrides", &ban);
+    assert!((400..500).contains(&refused.status), "{}: {}", refused.status, refused.text());
+    assert!(refused.json()["hint"].is_string(), "{}", refused.text());
+}
+
+#[test]
+fn an_alert_says_that_a_store_wants_more_replicas() {
+    let redis = Redis::start();
+    let node = Node::start(&format!("store: {{ url: '{}' }}\nadmin: {{ node: one }}", redis.url()));
+    redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let summary = || {
+        let alerts = node.get("/alerts");
+        let active = alerts["active"].as_array().unwrap();
+        let down = active.iter().find(|alert| alert["kind"] == "store_down")?;
+        Some(down["summary"].as_str().unwrap().to_owned())
+    };
+    eventually("an alert names it", PATIENCE, || summary().is_some_and(|told| told.contains("NOREPLICAS")));
+    let reason = format!("tidegate_store_last_failure{{node=\"{}\",reason=\"no_replicas\"}} 1", redis.addr());
+    let metrics = http::get(node.admin, "/metrics").text();
+    assert!(metrics.lines().any(|line| line == reason), "{metrics}");
 }

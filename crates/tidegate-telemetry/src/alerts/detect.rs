@@ -139,7 +139,12 @@ impl Detector {
             by
         };
         for (store, seen_by) in by(|one| &one.stores_down) {
-            let summary = format!("the store {store} does not answer {}", seen_by.join(", "));
+            let failures = nodes.iter().flat_map(|one| &one.store_failures);
+            let why = failures.filter(|(of, _)| *of == store).find_map(|(_, reason)| what_it_answers(reason));
+            let summary = match why {
+                Some(why) => format!("the store {store} decides nothing for {}: {why}", seen_by.join(", ")),
+                None => format!("the store {store} does not answer {}", seen_by.join(", ")),
+            };
             found.push(Finding::new(Kind::StoreDown, store, summary));
         }
         for (store, seen_by) in by(|one| &one.breakers_open) {
@@ -219,6 +224,19 @@ impl Detector {
     }
 }
 
+/// What is wrong with a store that answers and refuses; none if it does not answer.
+fn what_it_answers(reason: &str) -> Option<&'static str> {
+    match reason {
+        "no_replicas" => Some("it has fewer replicas than `min-replicas-to-write` asks for (NOREPLICAS)"),
+        "read_only" => Some("it is a replica, and takes no writes (READONLY)"),
+        "out_of_memory" => Some("it has no memory left (OOM)"),
+        "loading" => Some("it is loading its data (LOADING)"),
+        "cluster" => Some("its cluster does not serve all slots (CLUSTERDOWN)"),
+        "not_allowed" => Some("it rejects the login or denies a command (NOPERM, NOAUTH)"),
+        _ => None,
+    }
+}
+
 /// Whether nodes run different rules, including lost nodes: a frozen one may resume with what it ran.
 fn skew(nodes: &[Signals]) -> Option<Finding> {
     let versions: BTreeSet<(u64, &str)> =
@@ -260,6 +278,22 @@ mod tests {
         let found = look(&mut Detector::default(), 0, &nodes);
         assert_eq!(kinds(&found), [Kind::StoreDown]);
         assert_eq!(found[0].summary, "the store redis:1 does not answer a, b");
+    }
+
+    #[test]
+    fn a_store_that_refuses_is_told_from_one_that_does_not_answer() {
+        let summary = |reason: &str| {
+            let down = node("a", |one| {
+                one.stores_down = vec!["redis:1".to_owned()];
+                one.store_failures = vec![("redis:1".to_owned(), reason.to_owned())];
+            });
+            look(&mut Detector::default(), 0, &[down])[0].summary.clone()
+        };
+        assert_eq!(
+            summary("no_replicas"),
+            "the store redis:1 decides nothing for a: it has fewer replicas than `min-replicas-to-write` asks for (NOREPLICAS)"
+        );
+        assert_eq!(summary("timeout"), "the store redis:1 does not answer a");
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct Signals {
     pub overloads: u64,
     /// Nodes of the store that do not answer, and those of them whose breaker is open.
     pub stores_down: Vec<String>,
+    /// Why the last call to each of `stores_down` failed, where that is known: its name, and the reason as metrics name it.
+    pub store_failures: Vec<(String, String)>,
     /// Breakers that are open.
     pub breakers_open: Vec<String>,
     /// The recent p99 of calls to the store.
@@ -85,6 +87,11 @@ impl Signals {
             let found = families.series(name).iter().filter(|one| is(one.number()));
             found.filter_map(|one| one.label("node")).take(MOST_LISTED).map(short).collect()
         };
+        let stores_down = nodes_where("tidegate_store_up", |up| up == 0.0);
+        let failures = families.series("tidegate_store_last_failure").iter();
+        let failures =
+            failures.filter_map(|one| Some((short(one.label("node")?), short(one.label("reason")?))));
+        let store_failures = failures.filter(|(store, _)| stores_down.contains(store)).collect();
         let build = families.series("tidegate_build").first();
         let config = families.series("tidegate_config").first();
         let ends = families.series("tidegate_certificate_not_after_seconds").iter().take(MOST_LISTED);
@@ -95,7 +102,8 @@ impl Signals {
             release: build.and_then(|build| build.label("version")).unwrap_or_default().to_owned(),
             fallbacks: count("tidegate_fallbacks", &[]),
             overloads: count("tidegate_overloads", &[]),
-            stores_down: nodes_where("tidegate_store_up", |up| up == 0.0),
+            stores_down,
+            store_failures,
             breakers_open: nodes_where("tidegate_breaker_state", |state| state == 2.0),
             store_p99_us: p99_us(families, before),
             store_bytes: count("tidegate_store_memory_bytes", &[]),

@@ -293,4 +293,8 @@ impl tidegate_store_redis::Observer for CountCalls {
     fn called(&self, _: Operation, _: usize, _: Duration, failure: Option<Reason>) {
         self.0.server_called(failure.map(Reason::name));
     }
+
+    fn failed(&self, server: &str, reason: Reason) {
+        self.0.server_failed(server, reason.name());
+    }
 }

@@ -8,6 +8,7 @@ mod backend;
 mod busy;
 mod check;
 mod control_plane;
+mod control_thread;
 mod data_plane;
 mod decisions;
 mod fleet_seal;
@@ -52,6 +53,7 @@ use backend::Backend;
 use busy::BusyRatio;
 use control_plane::ControlParts;
 pub(crate) use control_plane::log_in_link;
+use control_thread::ControlThread;
 use data_plane::Running;
 use fleet_seal::Seal;
 use log_observer::LogObserver;
@@ -84,14 +86,20 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     if args.store.as_deref().is_some_and(shows_a_password) {
         tracing::warn!("--store holds a password, which `ps` shows to everybody here: {PASSWORD_ELSEWHERE}");
     }
-    let control = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
-    let ended = control.block_on(serve(settings, repeats));
+    let (metrics, thread) = (Arc::new(Metrics::new()), ControlThread::default());
+    let control = thread.runtime(metrics.clone()).map_err(cannot_start)?;
+    let ended = control.block_on(serve(settings, repeats, metrics, thread));
     // After a second signal, do not wait for a drain in progress.
     control.shutdown_background();
     ended
 }
 
-async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure> {
+async fn serve(
+    settings: Settings,
+    repeats: Repeats,
+    metrics: Arc<Metrics>,
+    thread: ControlThread,
+) -> Result<ExitCode, Failure> {
     let mut stop = StopSignals::install().map_err(cannot_start)?;
     let mut hangups = Hangups::install().map_err(cannot_start)?;
     let supervisor = Supervisor::find();
@@ -112,7 +120,6 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     if !settings.rules.is_starter() {
         reloader::log_unread(surfaces.unread(&begin_with.rules), &begin_with.files);
     }
-    let metrics = Arc::new(Metrics::new());
     let backend = Backend::open(&settings, &metrics)?;
     if settings.store.required {
         backend.check(&settings.store.url).await?;
@@ -217,6 +224,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     background.spawn(hangups.pass_on(supervisor.clone()));
     let watchdog = supervisor.watch(plane.pulse()).map_err(cannot_start)?;
     supervisor.ready();
+    thread.serves();
 
     let signal = tokio::select! {
         signal = stop.next() => signal,
