@@ -153,7 +153,8 @@ impl Metrics {
         }
     }
 
-    /// Records that the control plane's thread worked for so long before it looked at its timers and sockets again.
+    /// Records that the control plane's thread worked for so long before it rested. Long work is in pieces, between which it looks
+    /// at its timers: this is the most that one of them can have taken.
     pub fn control_thread_worked(&self, took: Duration) {
         self.control_thread.record(took, 1);
     }
@@ -329,7 +330,7 @@ impl Describe for Metrics {
             family.add([("node", server.clone().into()), ("reason", (*reason).into())], 1);
         }
         if let Some(busy) = durations::histogram([&self.control_thread].into_iter()) {
-            let help = "CPU time that the control plane's thread took before it looked at its timers and sockets again.";
+            let help = "CPU time that the control plane's thread worked before it rested.";
             families.histograms("control_thread_busy_seconds", help).add([], busy);
         }
         let mut counter = |name, help, count: fn(&Lane) -> &AtomicU64| {
