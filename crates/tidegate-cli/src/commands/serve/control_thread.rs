@@ -1,5 +1,5 @@
-//! The control plane's one thread, and how long it works without a rest: meanwhile it sends no heartbeat and answers neither
-//! `/healthz` nor a signal.
+//! The control plane's one thread, and how long it works without a rest. In the middle of a piece of work it sends no heartbeat,
+//! and answers neither `/healthz` nor a signal: no piece can have taken longer than this.
 
 use std::io;
 use std::sync::Arc;
