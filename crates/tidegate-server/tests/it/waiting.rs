@@ -213,7 +213,9 @@ fn one_connection_cannot_hold_more_than_its_budget_and_gives_it_back() {
     let (second, _) = hold(60);
     eventually("the worker's is used", PATIENCE, || world.plane.loads().held_bytes() > 1_300_000);
     assert!(world.plane.loads().held_bytes() <= 3 << 19);
-    [&first, &second].map(|peer| peer.0.shutdown(std::net::Shutdown::Both).unwrap());
+    for peer in [&first, &second] {
+        peer.0.shutdown(std::net::Shutdown::Both).unwrap();
+    }
     assert!(refused.join().unwrap() >= 50, "what was beyond the budget was refused");
     eventually("all of it comes back", PATIENCE, || world.plane.loads().held_bytes() == 0);
 }
