@@ -176,8 +176,8 @@ impl Inner {
         // A server that pauses may come to a charge when nobody listens any more: it could not ask for the script then, and
         // what is owed would be forgiven.
         let command = match operation {
-            Operation::Charge => plan.command_with_source(),
-            _ => plan.command(),
+            Operation::Charge => plan.command("EVAL", &script.source),
+            _ => plan.command("EVALSHA", &script.name),
         };
         let call = Call { operation, command: &command, source: Some(&script.source), items: plan.len() };
         let answer = match self.client.run(partition, call, deadline).await? {

@@ -345,18 +345,8 @@ impl Plan {
         self.items[28..30].copy_from_slice(&self.letter_at.to_le_bytes());
     }
 
-    /// The command that runs a sealed plan.
-    pub(crate) fn command(&self) -> Cmd {
-        self.command_by("EVALSHA", &self.script().name)
-    }
-
-    /// The same, with the whole script: it also runs on a server that lost its scripts, and whose answer nobody awaits any
-    /// more.
-    pub(crate) fn command_with_source(&self) -> Cmd {
-        self.command_by("EVAL", &self.script().source)
-    }
-
-    fn command_by(&self, eval: &str, script: &str) -> Cmd {
+    /// The command that runs a sealed plan: `EVALSHA` with the script's name, or `EVAL` with its source.
+    pub(crate) fn command(&self, eval: &str, script: &str) -> Cmd {
         let keys = self.keys.iter().map(Keys::len).sum::<u16>();
         let bytes: usize = self.keys.iter().map(|keys| keys.bytes.len()).sum();
         let mut command =

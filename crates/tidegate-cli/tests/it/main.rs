@@ -64,6 +64,7 @@ mod redis_load;
 mod redis_memory_alike;
 mod redis_outage;
 mod redis_overload;
+mod redis_owed;
 mod redis_penalty;
 mod redis_request_id;
 mod redis_serve;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tidegate_testkit::resp::Client;
 use tidegate_testkit::{Redis, ShardedRedis};
 
-use crate::redis_world::{DEFAULT, Node, PATIENT, check};
+use crate::redis_world::{DEFAULT, Node, PATIENT, check, tell};
 
 /// A limit of each kind that has a script of its own.
 const RULES: &str = "\
@@ -51,7 +51,7 @@ fn started_in_time<T>(start: impl Fn() -> T) -> Option<T> {
         (began.elapsed() < LONGEST_WARM_UP).then_some(made)
     });
     if made.is_none() {
-        println!("this machine is too busy for a start within {LONGEST_WARM_UP:?}");
+        tell!("this machine is too busy for a start within {LONGEST_WARM_UP:?}");
     }
     made
 }
