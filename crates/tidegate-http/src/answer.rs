@@ -6,15 +6,12 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use tidegate_core::{Algorithm, Micros, Timestamp};
 use tidegate_limiter::{
-    Decision, LimitReport, Report, ReportKind, Shed, Source, TraceContext, Traced, Transport,
+    Decision, LimitReport, OVERRIDE, Report, ReportKind, Shed, Source, TraceContext, Traced, Transport,
 };
-use tidegate_rules::{Mode, Rule};
+use tidegate_rules::{Mode, Policy as PolicyNumber, Rule};
 
-use crate::headers::{HeaderSets, Reported, write_retry_after};
+use crate::headers::{HeaderSets, Policy, Reported, write_retry_after};
 use crate::problem::{Kind, Problem};
-
-/// The name of a limit that came with the request: it has no rule.
-pub const OVERRIDE: &str = "override";
 
 /// The status of a refusal by a rule that must not decide without its store (`closed`), and has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,8 +51,14 @@ pub fn refusal_kind(decision: &Decision) -> Option<Kind> {
     match decision.allowed {
         true => None,
         false if decision.source.is_unavailable() => Some(Kind::StoreUnavailable),
+        false if decision.reports().iter().any(is_ban) => Some(Kind::AbnormalUsage),
         false => Some(Kind::QuotaExceeded),
     }
+}
+
+/// Whether an enforced ban refused, whatever else matched.
+fn is_ban(report: &Report) -> bool {
+    report.mode != Mode::Shadow && matches!(report.kind, ReportKind::Banned { .. })
 }
 
 /// When to retry after a refusal for lack of a store: about as often as a node checks whether its store is back.
@@ -75,20 +78,42 @@ pub fn retry_after(decision: &Decision) -> Option<Micros> {
 pub fn message(decision: &Decision) -> Cow<'static, str> {
     match refusal_kind(decision) {
         Some(Kind::StoreUnavailable) => "the store of this limit does not answer".into(),
+        _ if decision.is_refused_by_hidden() => "too many requests".into(),
         _ => detail(decision).into(),
     }
 }
 
-/// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later time,
-/// the reported second in which a window ends would vary by one.
+/// Adds the headers of `sets`, and `Retry-After` to a refusal. Headers that are there already are kept, or replaced by
+/// stricter ones. `asked_at` is from before the decision: with a later time, the reported second in which a window ends would
+/// vary by one.
 pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp, headers: &mut HeaderMap) {
-    if let Some((report, limit)) = governing_limit(decision) {
-        let since_epoch = Duration::from(asked_at.since(Timestamp::default()));
-        reported(decision, report, limit).write(sets, since_epoch, headers);
-    }
+    let since_epoch = Duration::from(asked_at.since(Timestamp::default()));
+    let reported = governing_limit(decision).map(|(report, limit)| reported(decision, report, limit));
+    sets.write(policies(decision), reported.as_ref(), since_epoch, headers);
     if let Some(retry_after) = retry_after(decision) {
         write_retry_after(retry_after.into(), headers);
     }
+}
+
+/// Every limit that a request has to keep to and its caller may see, each once. Penalties are left out: they exist only while
+/// they refuse, and this list does not change from answer to answer.
+fn policies(decision: &Decision) -> impl Iterator<Item = Policy<'_>> {
+    let limit_of = |report: &Report| {
+        let limit = report.limit().copied().filter(|limit| limit.policy != PolicyNumber::PENALTY)?;
+        decision.is_visible(report).then_some(limit)
+    };
+    let reports = decision.reports();
+    let is_first = move |place: usize, limit: &LimitReport| {
+        let is_same = |earlier: &Report| {
+            earlier.rule == reports[place].rule
+                && limit_of(earlier).is_some_and(|earlier| earlier.policy == limit.policy)
+        };
+        !reports[..place].iter().any(is_same)
+    };
+    reports.iter().enumerate().filter_map(move |(place, report)| {
+        let limit = limit_of(report).filter(|limit| is_first(place, limit))?;
+        Some(policy(decision, report, &limit))
+    })
 }
 
 /// The problem document of a refusal, with every violated policy.
@@ -99,16 +124,18 @@ pub fn refusal(decision: &Decision, closed: ClosedStatus) -> Problem {
             .with_status(closed.code())
             .hint("try again in a moment");
     }
-    let refusing =
-        decision.reports().iter().filter(|report| report.mode != Mode::Shadow && report.is_refusal());
     let mut violated: Vec<String> = Vec::new();
-    for report in refusing {
-        let name = rule_name(decision, report);
-        if !violated.iter().any(|known| known == name) {
-            violated.push(name.to_owned());
+    for report in decision.reports().iter().filter(|one| one.is_refusal() && decision.is_visible(one)) {
+        let name = match report.limit() {
+            Some(limit) => decision.policy_name(report, limit),
+            None if decision.rule_of(report).is_some_and(Rule::is_carrier) => continue,
+            None => rule_name(decision, report).into(),
+        };
+        if !violated.iter().any(|known| **known == *name) {
+            violated.push(name.into_owned());
         }
     }
-    let mut problem = Problem::new(Kind::QuotaExceeded, detail(decision));
+    let mut problem = Problem::new(refusal_kind(decision).unwrap_or(Kind::QuotaExceeded), message(decision));
     problem.violated_policies = violated;
     problem
 }
@@ -124,13 +151,8 @@ pub fn shed(shed: &Shed) -> (Problem, HeaderMap) {
 
 fn detail(decision: &Decision) -> String {
     match governing_limit(decision) {
+        _ if refusal_kind(decision) == Some(Kind::AbnormalUsage) => "this caller is banned".to_owned(),
         Some((_, limit)) => limit_detail(decision.source, limit),
-        None if decision
-            .governing()
-            .is_some_and(|report| matches!(report.kind, ReportKind::Banned { .. })) =>
-        {
-            "this caller is banned".to_owned()
-        }
         None => "the request lacks what the limit counts by".to_owned(),
     }
 }
@@ -173,7 +195,13 @@ fn limit_detail(source: Source, limit: &LimitReport) -> String {
 /// The limit whose numbers the caller receives, if there is one.
 #[must_use]
 pub fn governing_limit(decision: &Decision) -> Option<(&Report, &LimitReport)> {
-    decision.governing().and_then(|report| Some((report, report.limit()?)))
+    decision.reported().and_then(|report| Some((report, report.limit()?)))
+}
+
+/// The report that a body describes: none if a hidden rule refused.
+#[must_use]
+pub fn shown(decision: &Decision) -> Option<&Report> {
+    if decision.is_refused_by_hidden() { None } else { decision.reported() }
 }
 
 /// A rule's name for callers.
@@ -197,13 +225,22 @@ pub fn traced<'d>(
     traced
 }
 
+fn policy<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> Policy<'d> {
+    Policy {
+        name: decision.policy_name(report, limit),
+        quota: limit.quota,
+        window: limit.window.map(Duration::from),
+        algorithm: limit.algorithm,
+    }
+}
+
 fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> Reported<'d> {
     Reported {
-        policy: rule_name(decision, report),
-        limit: limit.quota,
+        policy: policy(decision, report, limit),
         remaining: limit.outcome.remaining,
-        window: limit.window.map(Duration::from),
         reset_after: limit.outcome.reset_after.into(),
+        retry_after: retry_after(decision).map(Duration::from),
+        cost: limit.cost.get(),
     }
 }
 
@@ -216,20 +253,26 @@ mod tests {
 
     use tidegate_core::Hits;
     use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience};
-    use tidegate_rules::{Format, RuleSet};
+    use tidegate_rules::{Format, OverrideEffect, RuleSet, RuntimeOverride};
     use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
 
     use super::*;
 
     /// The answer to the last of these costs, at one moment.
     fn decide(limit: &str, costs: &[u64]) -> Decision {
-        let rules = format!("{{ domain: d, rules: [{{ name: r, limits: [{limit}] }}] }}");
-        let rules =
-            RuleSet::compile(&[tidegate_rules::Source::new("rules", rules)], Format::Native).expect("rules");
+        decide_by(rules(limit), costs)
+    }
+
+    fn rules(limit: &str) -> RuleSet {
+        let text = format!("{{ domain: d, rules: [{{ name: r, limits: [{limit}] }}] }}");
+        RuleSet::compile(&[tidegate_rules::Source::new("rules", text)], Format::Native).expect("rules")
+    }
+
+    fn decide_by(rules: RuleSet, costs: &[u64]) -> Decision {
         let store = MemoryStore::with_clock(MemoryConfig::default(), Arc::new(ManualClock::default()));
         let limiter = Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)));
         let check = |cost: &u64| {
-            let asks = [DescriptorAsk::one(&[]).cost(Hits::new(*cost))];
+            let asks = [DescriptorAsk::one(&[("user", b"7")]).cost(Hits::new(*cost))];
             let request = CheckRequest::new("d", &asks).patience(Patience::Waits);
             let check = pin!(limiter.check(&request));
             match check.poll(&mut Context::from_waker(Waker::noop())) {
@@ -270,5 +313,28 @@ mod tests {
             limit_detail(Source::FallbackLocal, limit),
             "the store does not answer, and this node's share of the limit of 3 per 1m is used up"
         );
+    }
+
+    #[test]
+    fn a_ban_is_the_problem_of_abnormal_usage_and_violates_the_rule_it_is_for() {
+        let ban = RuntimeOverride {
+            domain: "d".into(),
+            rule: Some("r".into()),
+            when: vec![("user".into(), "7".into())],
+            effect: OverrideEffect::Ban,
+            until: None,
+        };
+        let (rules, problems) = rules("3/minute").with_overrides(&[ban]);
+        assert_eq!(problems, []);
+        let problem = refusal(&decide_by(rules, &[1]), ClosedStatus::default());
+        assert_eq!((problem.kind(), problem.status()), (Kind::AbnormalUsage, StatusCode::TOO_MANY_REQUESTS));
+        assert_eq!(problem.violated_policies, ["r"]);
+        assert_eq!(problem.detail, "this caller is banned");
+    }
+
+    #[test]
+    fn a_refusal_names_the_policies_that_are_spent_and_no_others() {
+        let problem = refusal(&decide("2/s, 5/minute", &[2, 1]), ClosedStatus::default());
+        assert_eq!(problem.violated_policies, ["r/second"]);
     }
 }

@@ -177,7 +177,7 @@ impl Gate {
 }
 
 impl DecisionReport {
-    /// Writes the rate limit headers of the response, replacing headers of these names.
+    /// Adds the rate limit headers to the response. Those of the service behind stay, unless ours are stricter.
     pub fn write(&self, headers: &mut HeaderMap) {
         headers.reserve(MOST_HEADERS);
         answer::write_headers(&self.decision, self.sets, self.asked_at, headers);

@@ -28,7 +28,7 @@ const GRPC: &[u8] = b"application/grpc";
 /// A response without a body whose headers are its trailers, as in gRPC.
 fn status<B: From<Bytes>>(problem: &Problem) -> Response<B> {
     let code = match problem.kind() {
-        Kind::QuotaExceeded => Code::ResourceExhausted,
+        Kind::QuotaExceeded | Kind::AbnormalUsage => Code::ResourceExhausted,
         Kind::StoreUnavailable | Kind::Shed => Code::Unavailable,
         _ => Code::Internal,
     };

@@ -1,12 +1,16 @@
 //! Rate limit headers of responses.
 //!
-//! Two sets: the `X-RateLimit-*` headers that most clients know, and the IETF's `RateLimit` and `RateLimit-Policy` (draft
-//! 11, structured fields). Time is a parameter; everything is rounded so that a client that waits as told is never early.
+//! Two sets: the `X-RateLimit-*` headers that most clients know, and the IETF's `RateLimit` and `RateLimit-Policy`
+//! (structured fields). Time is a parameter; everything is rounded so that a client that waits as told is never early, and
+//! no pair of numbers promises more than the limit's rate.
+
+use std::borrow::Cow;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use std::time::Duration;
+use tidegate_core::Algorithm;
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -21,7 +25,8 @@ const MAX_STRUCTURED_INTEGER: u64 = 999_999_999_999_999;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderSets {
     x_ratelimit: bool,
-    ietf: bool,
+    reset: ResetForm,
+    ietf: Option<Draft>,
 }
 
 /// One set of headers, by its name in the configuration.
@@ -29,77 +34,228 @@ pub struct HeaderSets {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum HeaderSet {
-    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds).
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset`.
     XRatelimit,
-    /// `RateLimit-Policy` and `RateLimit`.
+    /// `RateLimit-Policy` and `RateLimit`, by the newest published draft that is implemented: 11.
     Ietf,
+    /// The same by draft 11, whatever comes later.
+    #[serde(rename = "ietf-11")]
+    Ietf11,
+    /// The same with the parameters proposed for the draft after that; they may change at any time.
+    IetfNext,
+}
+
+impl HeaderSet {
+    /// All sets, by name.
+    pub const NAMES: [(&str, HeaderSet); 4] = [
+        ("x-ratelimit", HeaderSet::XRatelimit),
+        ("ietf", HeaderSet::Ietf),
+        ("ietf-11", HeaderSet::Ietf11),
+        ("ietf-next", HeaderSet::IetfNext),
+    ];
+}
+
+/// What `X-RateLimit-Reset` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResetForm {
+    /// Seconds since 1970: the time of the reset.
+    #[default]
+    Unix,
+    /// Seconds from now, as Envoy's own filter sends it.
+    Delta,
+}
+
+/// A version of the IETF's draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draft {
+    Eleven,
+    Next,
 }
 
 impl HeaderSets {
-    /// All sets.
-    pub const ALL: Self = Self { x_ratelimit: true, ietf: true };
+    /// `X-RateLimit-*` and the newest published draft.
+    pub const ALL: Self = Self { x_ratelimit: true, reset: ResetForm::Unix, ietf: Some(Draft::Eleven) };
+
+    /// The same sets with this form of `X-RateLimit-Reset`.
+    #[must_use]
+    pub fn with_reset(self, reset: ResetForm) -> Self {
+        Self { reset, ..self }
+    }
+
+    /// The form of `X-RateLimit-Reset`.
+    #[must_use]
+    pub fn reset(self) -> ResetForm {
+        self.reset
+    }
 }
 
+/// Of several drafts the last counts: they share the names of their headers.
 impl FromIterator<HeaderSet> for HeaderSets {
     fn from_iter<I: IntoIterator<Item = HeaderSet>>(sets: I) -> Self {
         let mut chosen = Self::default();
         for set in sets {
             match set {
                 HeaderSet::XRatelimit => chosen.x_ratelimit = true,
-                HeaderSet::Ietf => chosen.ietf = true,
+                HeaderSet::Ietf | HeaderSet::Ietf11 => chosen.ietf = Some(Draft::Eleven),
+                HeaderSet::IetfNext => chosen.ietf = Some(Draft::Next),
             }
         }
         chosen
     }
 }
 
-/// The limit that a response reports: the one that refused, otherwise the one nearest to refusing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reported<'a> {
-    /// The rule, or rule and limit, by its policy's name.
-    pub policy: &'a str,
+/// A limit as callers know it. It is the same for every request of a caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy<'a> {
+    /// The rule, or rule and limit.
+    pub name: Cow<'a, str>,
     /// Hits per window.
-    pub limit: u64,
+    pub quota: u64,
+    /// The window, if the limit has one.
+    pub window: Option<Duration>,
+    /// How the limit counts.
+    pub algorithm: Algorithm,
+}
+
+/// What a response reports of one limit: the one that refused, otherwise the one nearest to refusing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reported<'a> {
+    /// The limit.
+    pub policy: Policy<'a>,
     /// Hits left.
     pub remaining: u64,
-    /// The window, if the limit has one and it is a whole number of seconds.
-    pub window: Option<Duration>,
     /// The time until the full quota is back.
     pub reset_after: Duration,
+    /// The `Retry-After` of the same response, if it has one.
+    pub retry_after: Option<Duration>,
+    /// What the request asked of the limit.
+    pub cost: u64,
+}
+
+/// What `RateLimit` promises: this many hits in this many seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Promise {
+    hits: u64,
+    seconds: Option<u64>,
+}
+
+impl Policy<'_> {
+    /// Appends an item of `RateLimit-Policy`, such as `"per-user";q=100;w=60`.
+    fn append_to(&self, list: &mut FieldValue) {
+        list.item(&self.name);
+        list.parameter(b";q=", self.quota);
+        if self.algorithm == Algorithm::Concurrency {
+            list.text(br#";qu="concurrent-requests""#);
+        }
+        // The draft has whole seconds only, and none may be zero.
+        if let Some(window) = self.window.filter(|window| window.subsec_nanos() == 0 && !window.is_zero()) {
+            list.parameter(b";w=", window.as_secs());
+        }
+    }
+
+    /// The seconds in which the limit lets `hits` pass on average, rounded up; none without a window.
+    fn seconds_for(&self, hits: u64) -> Option<u64> {
+        let (window, quota) = (self.window?.as_micros(), u128::from(self.quota.max(1)));
+        let micros = u128::from(hits).saturating_mul(window).div_ceil(quota);
+        u64::try_from(micros.div_ceil(1_000_000)).ok()
+    }
+
+    /// The hits that the limit lets pass in so many seconds on average, rounded down; all without a window.
+    fn hits_in(&self, seconds: u64) -> u64 {
+        let Some(window) = self.window.map(|window| window.as_micros()).filter(|window| *window > 0) else {
+            return u64::MAX;
+        };
+        let hits = (u128::from(seconds) * 1_000_000).saturating_mul(u128::from(self.quota)) / window;
+        u64::try_from(hits).unwrap_or(u64::MAX)
+    }
 }
 
 impl Reported<'_> {
-    /// Appends the chosen headers; `now` is the time since the Unix epoch.
-    pub fn write(&self, sets: HeaderSets, now: Duration, headers: &mut HeaderMap) {
-        if sets.x_ratelimit {
-            headers.insert(X_LIMIT, self.limit.into());
-            headers.insert(X_REMAINING, self.remaining.into());
-            headers.insert(X_RESET, ceil_seconds(now.saturating_add(self.reset_after)).into());
+    /// Adds `X-RateLimit-*`; `now` is the time since the Unix epoch. Numbers that are there already stay if they are stricter,
+    /// or explain why the response is a refusal.
+    fn write_x(&self, reset: ResetForm, now: Duration, headers: &mut HeaderMap) {
+        let reset = match reset {
+            ResetForm::Unix => ceil_seconds(now.saturating_add(self.reset_after)),
+            ResetForm::Delta => ceil_seconds(self.reset_after),
+        };
+        let number = |name| {
+            headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()?.trim().parse::<u64>().ok())
+        };
+        if let Some(theirs) = number(&X_REMAINING) {
+            let is_stricter =
+                (theirs, u64::MAX - number(&X_RESET).unwrap_or(0)) < (self.remaining, u64::MAX - reset);
+            if is_stricter || headers.contains_key(RETRY_AFTER) {
+                return;
+            }
         }
-        if sets.ietf {
-            headers.insert(IETF_POLICY, self.policy_value());
-            headers.insert(IETF_LIMIT, self.limit_value());
-        }
+        headers.insert(X_LIMIT, self.policy.quota.into());
+        headers.insert(X_REMAINING, self.remaining.into());
+        headers.insert(X_RESET, reset.into());
     }
 
-    /// The value of `RateLimit-Policy`, such as `"per-user";q=100;w=60`. It is the same for every request of a limit.
-    #[must_use]
-    pub fn policy_value(&self) -> HeaderValue {
-        let mut value = FieldValue::name(self.policy);
-        value.parameter(b";q=", self.limit);
-        if let Some(window) = self.window.filter(|window| window.subsec_nanos() == 0) {
-            value.parameter(b";w=", window.as_secs());
+    /// What `RateLimit` may promise. A client that spends `r` evenly within `t` must not exceed the rate: an admission names a
+    /// later time, and a refusal, whose time may not be after its `Retry-After`, fewer hits.
+    fn promise(&self) -> Promise {
+        if let Some(retry_after) = self.retry_after {
+            let seconds = ceil_seconds(retry_after);
+            return Promise {
+                hits: self.remaining.min(self.policy.hits_in(seconds)),
+                seconds: Some(seconds),
+            };
         }
-        value.into()
+        let seconds = match self.policy.algorithm {
+            // Places return when others are done, which no clock knows.
+            Algorithm::Concurrency => None,
+            _ => {
+                let at_rate = self.policy.seconds_for(self.remaining).unwrap_or(0);
+                Some(ceil_seconds(self.reset_after).max(at_rate))
+            }
+        };
+        Promise { hits: self.remaining, seconds }
     }
 
     /// The value of `RateLimit`, such as `"per-user";r=42;t=18`.
-    #[must_use]
-    pub fn limit_value(&self) -> HeaderValue {
-        let mut value = FieldValue::name(self.policy);
-        value.parameter(b";r=", self.remaining);
-        value.parameter(b";t=", ceil_seconds(self.reset_after));
+    fn limit_value(&self, draft: Draft) -> HeaderValue {
+        let (left, time): (&[u8], &[u8]) = match draft {
+            Draft::Eleven => (b";r=", b";t="),
+            Draft::Next => (b";a=", b";w="),
+        };
+        let Promise { hits, seconds } = self.promise();
+        let mut value = FieldValue::default();
+        value.item(&self.policy.name);
+        value.parameter(left, hits);
+        if let Some(seconds) = seconds {
+            value.parameter(time, seconds);
+        }
+        if draft == Draft::Next {
+            value.parameter(b";c=", self.cost);
+        }
         value.into()
+    }
+}
+
+impl HeaderSets {
+    /// Adds the chosen headers: every policy that a request has to keep to, and what is left of one. Headers of whoever
+    /// answered before stay: the IETF's are lists, to which ours are added.
+    pub fn write<'a>(
+        self,
+        policies: impl Iterator<Item = Policy<'a>>,
+        reported: Option<&Reported<'_>>,
+        now: Duration,
+        headers: &mut HeaderMap,
+    ) {
+        if let Some(reported) = reported.filter(|_| self.x_ratelimit) {
+            reported.write_x(self.reset, now, headers);
+        }
+        let Some(draft) = self.ietf else { return };
+        let mut list = FieldValue::default();
+        policies.for_each(|policy| policy.append_to(&mut list));
+        if !list.0.is_empty() {
+            headers.append(IETF_POLICY, list.into());
+        }
+        if let Some(reported) = reported {
+            headers.append(IETF_LIMIT, reported.limit_value(draft));
+        }
     }
 }
 
@@ -112,27 +268,35 @@ fn ceil_seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
-/// A structured field under construction: one quoted name with integer parameters.
+/// A structured field under construction: a list of quoted names with parameters.
+#[derive(Default)]
 struct FieldValue(BytesMut);
 
 impl FieldValue {
-    /// Quotes `name`. A structured string may contain only printable ASCII; any other byte is written as `%xx`, and so is
-    /// `%` itself so that two names never become one.
-    fn name(name: &str) -> Self {
+    /// Begins an item: quotes `name`. A structured string may contain only printable ASCII; any other byte is written as
+    /// `%xx`, and so is `%` itself so that two names never become one.
+    fn item(&mut self, name: &str) {
         const HEX: &[u8; 16] = b"0123456789abcdef";
-        let mut value = BytesMut::with_capacity(name.len() + 40);
-        value.put_u8(b'"');
+        if self.0.is_empty() {
+            self.0.reserve(name.len() + 40);
+        } else {
+            self.0.put_slice(b", ");
+        }
+        self.0.put_u8(b'"');
         for byte in name.bytes() {
             match byte {
-                b'"' | b'\\' => value.put_slice(&[b'\\', byte]),
+                b'"' | b'\\' => self.0.put_slice(&[b'\\', byte]),
                 b'%' | ..b' ' | 0x7f.. => {
-                    value.put_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+                    self.0.put_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
                 }
-                plain => value.put_u8(plain),
+                plain => self.0.put_u8(plain),
             }
         }
-        value.put_u8(b'"');
-        Self(value)
+        self.0.put_u8(b'"');
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.0.put_slice(text);
     }
 
     fn parameter(&mut self, key: &[u8], number: u64) {
@@ -148,114 +312,4 @@ impl From<FieldValue> for HeaderValue {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use sfv::{BareItem, List, ListEntry, Parser};
-
-    const REPORTED: Reported<'_> = Reported {
-        policy: "per-user",
-        limit: 100,
-        remaining: 42,
-        window: Some(Duration::from_secs(60)),
-        reset_after: Duration::from_millis(17_001),
-    };
-
-    /// Parses one structured-field item with an independent parser: its string and its integer parameters in order.
-    fn parse(value: &HeaderValue) -> (String, Vec<(String, i64)>) {
-        let list = Parser::new(value.as_bytes()).parse::<List>().expect("a structured list");
-        let [ListEntry::Item(item)] = list.as_slice() else { panic!("not one item: {value:?}") };
-        let BareItem::String(name) = &item.bare_item else { panic!("not a string: {value:?}") };
-        let parameters = item.params.iter().map(|(key, number)| {
-            let BareItem::Integer(number) = number else { panic!("not an integer: {value:?}") };
-            (key.as_str().to_owned(), i64::from(*number))
-        });
-        (name.as_str().to_owned(), parameters.collect())
-    }
-
-    fn written(sets: HeaderSets, now: Duration) -> Vec<String> {
-        let mut headers = HeaderMap::new();
-        REPORTED.write(sets, now, &mut headers);
-        headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
-    }
-
-    #[test]
-    fn x_ratelimit_counts_its_reset_in_unix_seconds_rounded_up() {
-        assert_eq!(
-            written([HeaderSet::XRatelimit].into_iter().collect(), Duration::from_secs(1_000)),
-            ["x-ratelimit-limit: 100", "x-ratelimit-remaining: 42", "x-ratelimit-reset: 1018"]
-        );
-    }
-
-    #[test]
-    fn the_ietf_set_reads_as_in_draft_11() {
-        assert_eq!(
-            written([HeaderSet::Ietf].into_iter().collect(), Duration::ZERO),
-            [r#"ratelimit-policy: "per-user";q=100;w=60"#, r#"ratelimit: "per-user";r=42;t=18"#]
-        );
-    }
-
-    #[test]
-    fn no_set_means_no_header() {
-        assert_eq!(written(HeaderSets::default(), Duration::ZERO), [""; 0]);
-    }
-
-    #[test]
-    fn a_window_that_is_no_whole_number_of_seconds_is_left_out() {
-        let reported = Reported { window: Some(Duration::from_millis(1_500)), ..REPORTED };
-        assert_eq!(reported.policy_value(), r#""per-user";q=100"#);
-    }
-
-    #[test]
-    fn retry_after_is_never_early() {
-        for (span, expected) in [(0, "0"), (1, "1"), (999, "1"), (1_000, "1"), (1_001, "2")] {
-            let mut headers = HeaderMap::new();
-            write_retry_after(Duration::from_millis(span), &mut headers);
-            assert_eq!(headers[RETRY_AFTER], expected, "{span} ms");
-        }
-    }
-
-    #[test]
-    fn the_longest_spans_do_not_overflow() {
-        let reported = Reported { reset_after: Duration::MAX, ..REPORTED };
-        let mut headers = HeaderMap::new();
-        reported.write(HeaderSets::ALL, Duration::MAX, &mut headers);
-        assert_eq!(headers["x-ratelimit-reset"], u64::MAX.to_string());
-    }
-
-    proptest! {
-        #[test]
-        fn any_rule_and_numbers_make_valid_structured_fields(
-            policy in any::<String>(), limit: u64, remaining: u64, window: u64, reset in 0..u64::MAX,
-        ) {
-            let reported = Reported {
-                policy: &policy,
-                limit,
-                remaining,
-                window: Some(Duration::from_secs(window)),
-                reset_after: Duration::from_secs(reset),
-            };
-            let cap = |number: u64| i64::try_from(number.min(999_999_999_999_999)).unwrap();
-            let (name, numbers) = parse(&reported.policy_value());
-            prop_assert_eq!(percent_decoded(&name), policy.as_bytes());
-            prop_assert_eq!(numbers, [("q".to_owned(), cap(limit)), ("w".to_owned(), cap(window))]);
-            let (_, numbers) = parse(&reported.limit_value());
-            prop_assert_eq!(numbers, [("r".to_owned(), cap(remaining)), ("t".to_owned(), cap(reset))]);
-        }
-    }
-
-    fn percent_decoded(text: &str) -> Vec<u8> {
-        let mut bytes = text.bytes();
-        let mut decoded = Vec::new();
-        while let Some(byte) = bytes.next() {
-            decoded.push(match byte {
-                b'%' => {
-                    let digits = [bytes.next().unwrap(), bytes.next().unwrap()];
-                    u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
-                }
-                plain => plain,
-            });
-        }
-        decoded
-    }
-}
+mod tests;

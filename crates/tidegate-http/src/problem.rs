@@ -73,6 +73,9 @@ pub enum Kind {
     /// A request that a rule refused, where the client gets no other body.
     #[serde(rename = "https://iana.org/assignments/http-problem-types#quota-exceeded")]
     QuotaExceeded,
+    /// The caller is banned.
+    #[serde(rename = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected")]
+    AbnormalUsage,
     /// A request id was used for another request, or for one that is still being decided.
     #[serde(rename = "urn:tidegate:problem:conflict")]
     Conflict,
@@ -113,7 +116,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 21] = [
+    pub const ALL: [Kind; 22] = [
         Self::MalformedJson,
         Self::InvalidField,
         Self::BodyTooLarge,
@@ -123,6 +126,7 @@ impl Kind {
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::QuotaExceeded,
+        Self::AbnormalUsage,
         Self::Conflict,
         Self::LeaseEnded,
         Self::StoreUnavailable,
@@ -149,7 +153,7 @@ impl Kind {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::QuotaExceeded | Self::AbnormalUsage => StatusCode::TOO_MANY_REQUESTS,
             Self::Conflict => StatusCode::CONFLICT,
             Self::LeaseEnded => StatusCode::GONE,
             Self::StoreUnavailable | Self::Overloaded | Self::Shed => StatusCode::SERVICE_UNAVAILABLE,
@@ -174,7 +178,7 @@ impl Kind {
             Self::Unauthorized => "unauthorized",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
-            Self::QuotaExceeded => "rate_limit_exceeded",
+            Self::QuotaExceeded | Self::AbnormalUsage => "rate_limit_exceeded",
             Self::Conflict => "conflict",
             Self::LeaseEnded => "lease_ended",
             Self::StoreUnavailable => "store_unavailable",
@@ -203,6 +207,7 @@ impl Kind {
             Self::NotFound => "There is nothing here",
             Self::MethodNotAllowed => "The method is not allowed here",
             Self::QuotaExceeded => "The quota is exceeded",
+            Self::AbnormalUsage => "The caller was found to use the service abnormally",
             Self::Conflict => "The request conflicts with an earlier one",
             Self::LeaseEnded => "The lease has ended",
             Self::StoreUnavailable => "The limit cannot be checked now",

@@ -1,18 +1,22 @@
 //! The limiter's answer, and which of its numbers a caller sees.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Hits, Micros, Outcome, Timestamp};
-use tidegate_rules::{Mode, OnMissingKey, Rule, Variant};
+use tidegate_rules::{Mode, OnMissingKey, Policy, Rule, Variant};
 
 use crate::lease::LeaseToken;
 use crate::rule_watcher::RuleResult;
 use crate::snapshot::Snapshot;
 use crate::source::Source;
 use crate::spent::SpentToken;
+
+/// The name of a limit that came with the request: it has no rule.
+pub const OVERRIDE: &str = "override";
 
 /// The decision on one request.
 #[derive(Clone, Debug)]
@@ -85,6 +89,8 @@ pub struct LimitReport {
     pub algorithm: Algorithm,
     /// What the request asked of it.
     pub cost: Hits,
+    /// What callers know it by; [`Decision::policy_name`] has the name.
+    pub policy: Policy,
 }
 
 /// The decision on one descriptor of a request.
@@ -164,6 +170,36 @@ impl Decision {
     pub fn governing(&self) -> Option<&Report> {
         let told = self.reports.iter().filter(|report| report.mode != Mode::Shadow);
         if self.allowed { least_left(told) } else { longest_wait(told) }
+    }
+
+    /// The report whose numbers a response shows: the governing one, among the rules that callers may see.
+    ///
+    /// If a hidden rule refused, the numbers are of the visible limit with the least left.
+    #[must_use]
+    pub fn reported(&self) -> Option<&Report> {
+        let visible = || self.reports.iter().filter(|report| self.is_visible(report));
+        match self.allowed {
+            true => least_left(visible()),
+            false => longest_wait(visible()).or_else(|| least_left(visible())),
+        }
+    }
+
+    /// Whether callers may know of a report: its rule is neither hidden nor in shadow mode.
+    #[must_use]
+    pub fn is_visible(&self, report: &Report) -> bool {
+        report.mode != Mode::Shadow && self.rule_of(report).is_none_or(Rule::is_visible)
+    }
+
+    /// Whether the refusal is of a hidden rule, so that its reason is no caller's business.
+    #[must_use]
+    pub fn is_refused_by_hidden(&self) -> bool {
+        !self.allowed && self.governing().is_some_and(|report| !self.is_visible(report))
+    }
+
+    /// What callers know a limit by: its rule's name and, if several limits apply together, which one it is.
+    #[must_use]
+    pub fn policy_name<'d>(&'d self, report: &Report, limit: &LimitReport) -> Cow<'d, str> {
+        self.rule_of(report).map_or(Cow::Borrowed(OVERRIDE), |rule| rule.policy_name(limit.policy))
     }
 
     /// The rule of a report; `None` for a limit supplied by the caller.

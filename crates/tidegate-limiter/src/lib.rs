@@ -35,7 +35,7 @@ mod usage;
 
 pub use check::Direct;
 pub use config::{LimiterConfig, RemoteConfig};
-pub use decision::{Decision, DescriptorDecision, LimitReport, Report, ReportKind};
+pub use decision::{Decision, DescriptorDecision, LimitReport, OVERRIDE, Report, ReportKind};
 pub use health::{Health, NodeHealth, RemoteStats};
 pub use idempotency::{Claim, ClaimError, FirstTime, RequestId};
 pub use lease::{LeaseToken, LeaseTokenError};

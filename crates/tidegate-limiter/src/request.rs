@@ -1,7 +1,7 @@
 //! What a transport asks of the limiter.
 
 use tidegate_core::{FixedWindow, Hits, Limit, LimitError, Micros, Over, Scope};
-use tidegate_rules::{Descriptor, OnHangup, RuleLimit};
+use tidegate_rules::{Descriptor, OnHangup, Policy, RuleLimit};
 
 /// One request to decide: it passes as a whole, or spends nothing.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +131,14 @@ impl LimitOverride {
         let scope = Scope::new(&[domain.as_bytes(), b"", name.as_bytes()]);
         let limit = Limit::FixedWindow(FixedWindow::new(limit, window)?);
         Ok(LimitOverride {
-            limit: RuleLimit { limit, name, scope, over: Some(Over::Debt), on_hangup: OnHangup::default() },
+            limit: RuleLimit {
+                limit,
+                name,
+                scope,
+                over: Some(Over::Debt),
+                on_hangup: OnHangup::default(),
+                policy: Policy::ONLY,
+            },
         })
     }
 

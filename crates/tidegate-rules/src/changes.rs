@@ -104,6 +104,7 @@ impl Described {
             ("penalty", rule.penalty().map_or("none".to_owned(), |penalty| shown(&penalty.limit))),
             ("overdraft", rule.overdraft().get().to_string()),
             ("over", over_of(rule)),
+            ("visible", rule.is_visible().to_string()),
             ("overrides", format!("{:?}", rule.replacing.replaces)),
             (
                 "key_overrides",

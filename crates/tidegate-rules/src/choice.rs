@@ -8,6 +8,7 @@ use tidegate_core::Timestamp;
 
 use crate::digest::of_limits;
 use crate::matching::{Present, Variant};
+use crate::policy::PolicyNames;
 use crate::rule::RuleLimit;
 use crate::split::Split;
 
@@ -226,6 +227,19 @@ impl LimitChoice {
         let own: Vec<String> = own.collect();
         let experiment = self.experiment.as_ref().map(|one| (one.split.share, of_limits(&one.limits)));
         format!("{usual} {own:?} {experiment:?}")
+    }
+
+    /// Names the limits of every set for callers.
+    pub(crate) fn name_policies(&mut self, rule: &str) -> PolicyNames {
+        let mut names = PolicyNames::default();
+        let usual = match &mut self.usual {
+            UsualLimits::Same(set) => std::slice::from_mut(set),
+            UsualLimits::ByTier(tiers) => &mut tiers.sets,
+        };
+        let own = self.overrides.list.iter_mut().flat_map(|one| &mut one.limits);
+        let experiment = self.experiment.iter_mut().map(|experiment| &mut experiment.limits);
+        usual.iter_mut().chain(own).chain(experiment).for_each(|set| names.add(rule, set));
+        names
     }
 
     /// Every set that may apply.

@@ -263,6 +263,11 @@ impl Rule {
         self.with("priority", name_in(&PRIORITY, priority))
     }
 
+    /// Whether headers and bodies of answers show it; a limit against abuse is better hidden.
+    pub fn visible(self, visible: bool) -> Self {
+        self.with("visible", visible)
+    }
+
     /// What it is for.
     pub fn description(self, text: impl Into<String>) -> Self {
         self.with("description", text.into())

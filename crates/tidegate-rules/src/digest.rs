@@ -74,7 +74,7 @@ fn of_rule(rule: &Rule, called: &Called<'_>) -> String {
         .collect();
     replaces.sort_unstable();
     format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {} {:?} {:?} {:?} {replaces:?}",
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {} {:?} {:?} {:?} {} {replaces:?}",
         rule.domain(),
         rule.name(),
         rule.mode,
@@ -88,6 +88,7 @@ fn of_rule(rule: &Rule, called: &Called<'_>) -> String {
         rule.overdraft,
         rule.autopilot,
         rule.over,
+        rule.visible,
     )
 }
 

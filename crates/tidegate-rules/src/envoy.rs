@@ -16,6 +16,7 @@ use crate::choice::{LimitChoice, LimitSet};
 use crate::diagnostics::{Report, Span};
 use crate::limits::rule_limit;
 use crate::matching::envoy::{BranchBuilder, Counters, EnvoyDomain, LevelBuilder, Step};
+use crate::policy::PolicyNames;
 use crate::rule::{About, Coordination, Mode, OnStoreFailure, Replacing, Rule};
 use crate::ruleset::{Compiling, Domain};
 use crate::runtime::BAN;
@@ -118,6 +119,8 @@ impl Compiler<'_, '_> {
             // That service adds a cost to the counter whatever is left.
             over: Over::Debt,
             autopilot: None,
+            visible: true,
+            policies: PolicyNames::default(),
         };
         self.rules.push(rule);
         Some(index)

@@ -24,6 +24,7 @@ mod lost;
 mod matching;
 mod native;
 mod outline;
+mod policy;
 mod quantity;
 mod renumber;
 mod rule;
@@ -42,6 +43,7 @@ pub use load::{LoadError, Source, load};
 pub use lost::LostCounters;
 pub use matching::{CellKeyBytes, Descriptor, LimitsFrom, Match, MatchedLimits, Matches, Variant};
 pub use outline::{Outline, RulePlace, outline};
+pub use policy::Policy;
 pub use quantity::{QuantityError, parse_duration, parse_rate};
 pub use renumber::{shadow_of, with_limit};
 pub use rule::{

@@ -11,6 +11,7 @@ use crate::calendar::{CalendarUnit, Calendars, MOST_CALENDARS, Zone};
 use crate::choice::LimitSet;
 use crate::diagnostics::{Report, Span};
 use crate::fields::{self, Fields, did_you_mean};
+use crate::policy::Policy;
 use crate::quantity::{count_per_period, parse_rate};
 use crate::rule::{OnHangup, RuleLimit};
 use crate::yaml::{Node, Scalar, Value};
@@ -260,7 +261,7 @@ impl Made {
         let by_default =
             || if period.is_empty() { algorithm.into() } else { format!("{algorithm}/{period}") };
         let name = given.map_or_else(by_default, str::to_owned);
-        RuleLimit { limit, name, scope, over: None, on_hangup: OnHangup::default() }
+        RuleLimit { limit, name, scope, over: None, on_hangup: OnHangup::default(), policy: Policy::ONLY }
     }
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tidegate_core::{Hits, Limit, Micros, Over, Scope};
 
 use crate::choice::{LimitChoice, LimitSet};
+use crate::policy::{Policy, PolicyNames};
 use crate::split::{Share, Split};
 
 /// One rule of a compiled set. Indexes are dense within the set, so that other code may keep a list with one entry per rule.
@@ -31,6 +32,8 @@ pub struct Rule {
     pub(crate) overdraft: Hits,
     pub(crate) over: Over,
     pub(crate) autopilot: Option<Autopilot>,
+    pub(crate) visible: bool,
+    pub(crate) policies: PolicyNames,
 }
 
 /// How far and how fast a rule's limit may follow demand.
@@ -158,6 +161,12 @@ impl Rule {
         self.over
     }
 
+    /// Whether callers may see it: a hidden rule is not in headers, nor in the bodies of answers.
+    #[must_use]
+    pub fn is_visible(&self) -> bool {
+        self.visible
+    }
+
     /// Whether its limit follows demand, and how far.
     #[must_use]
     pub fn autopilot(&self) -> Option<Autopilot> {
@@ -191,6 +200,8 @@ impl Rule {
             overdraft: Hits::ZERO,
             over: Over::Refuse,
             autopilot: None,
+            visible: true,
+            policies: PolicyNames::default(),
         }
     }
 
@@ -219,6 +230,8 @@ pub struct RuleLimit {
     pub over: Option<Over>,
     /// What becomes of a place that a client holds and hangs up on.
     pub on_hangup: OnHangup,
+    /// What callers know it by.
+    pub policy: Policy,
 }
 
 /// What becomes of a place of a concurrency limit if the client hangs up while the service still works for it.

@@ -161,7 +161,7 @@ impl RuleSet {
             (OverrideEffect::Unlimited, _) => Effect::Limits(Arc::new(LimitSet::Unlimited)),
             (OverrideEffect::Limits(_), None) => return Err("limits need a rule to which they belong".into()),
             (OverrideEffect::Limits(text), Some(name)) => {
-                Effect::Limits(limits.read(text, &one.domain, name)?)
+                Effect::Limits(limits.read(text, &one.domain, name, rule.map(|index| self.rule(index)))?)
             }
         };
         Ok((rule, effect))
@@ -326,12 +326,22 @@ struct LimitTexts<'o> {
 }
 
 impl<'o> LimitTexts<'o> {
-    fn read(&mut self, text: &'o str, domain: &'o str, rule: &'o str) -> Result<Arc<LimitSet>, String> {
-        if let Some(known) = self.known.get(&[domain, rule, text]) {
+    fn read(
+        &mut self,
+        text: &'o str,
+        domain: &'o str,
+        name: &'o str,
+        rule: Option<&Rule>,
+    ) -> Result<Arc<LimitSet>, String> {
+        if let Some(known) = self.known.get(&[domain, name, text]) {
             return Ok(known.clone());
         }
-        let limits = Arc::new(read_limits(text, domain, rule, &mut self.calendars)?);
-        self.known.insert([domain, rule, text], limits.clone());
+        let mut limits = read_limits(text, domain, name, &mut self.calendars)?;
+        if let Some(rule) = rule {
+            rule.policies.find(name, &mut limits);
+        }
+        let limits = Arc::new(limits);
+        self.known.insert([domain, name, text], limits.clone());
         Ok(limits)
     }
 }

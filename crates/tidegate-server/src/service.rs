@@ -12,7 +12,8 @@ use tidegate_store::Clock;
 use crate::connection::HttpLimits;
 use crate::headers::{HeaderSet, HeaderSets};
 
-pub(crate) use tidegate_http::answer::{OVERRIDE, governing_limit, rule_name};
+pub(crate) use tidegate_http::answer::rule_name;
+pub(crate) use tidegate_limiter::OVERRIDE;
 
 /// State shared by all transports; one per process.
 pub struct Service {

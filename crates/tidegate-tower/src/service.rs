@@ -1,6 +1,5 @@
 //! One request through the middleware: its identity, decision, delay and lease.
 
-use std::cmp::Reverse;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +10,7 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
-use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_core::{Hits, Timestamp};
 use tidegate_http::{Admitted, GateAnswer, HttpCheck, Refusal, trace_of};
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, SpentAt};
 use tidegate_rules::OnMissingKey;
@@ -68,12 +67,7 @@ where
             {
                 held.answered(clock.now().since(sent_at));
             }
-            let ours = Tightness::of(&report.decision);
-            let theirs = response.extensions().get::<Tightness>();
-            if theirs.is_none_or(|theirs| ours < *theirs) {
-                report.write(response.headers_mut());
-                response.extensions_mut().insert(ours);
-            }
+            report.write(response.headers_mut());
             Ok(response.map(|body| LimitedBody::holding(body, held)))
         })
     }
@@ -121,7 +115,7 @@ impl LayerState {
 
     /// The response to a refused request.
     fn refuse<B: From<Bytes>>(&self, refusal: Refusal, parts: &Parts) -> Response<B> {
-        let mut response = match &self.on_refused {
+        match &self.on_refused {
             None => refusal.into_response(&parts.headers),
             Some(answer) => {
                 let mut response = answer(&refusal, parts).map(B::from);
@@ -130,10 +124,7 @@ impl LayerState {
                 }
                 response
             }
-        };
-        // No layer around this one has anything tighter to tell.
-        response.extensions_mut().insert(Tightness::REFUSED);
-        response
+        }
     }
 
     fn attributes<'a>(&'a self, parts: &'a Parts, now: Timestamp) -> Result<Attributes<'a>, Problem> {
@@ -199,28 +190,6 @@ impl Asked {
         let request = CheckRequest::new(&shared.domain, &asks);
         // A failure was told to the observer; what was spent stays spent.
         let _ = shared.gate.limiter.refund(&request, self.cost, SpentAt::By(decision)).await;
-    }
-}
-
-/// How little is left: headers show the smallest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Tightness {
-    remaining: u64,
-    /// Breaks ties: the limit that is whole again last.
-    reset_after: Reverse<Micros>,
-}
-
-impl Tightness {
-    const REFUSED: Tightness = Tightness { remaining: 0, reset_after: Reverse(Micros::new(u64::MAX)) };
-
-    fn of(decision: &Decision) -> Self {
-        match decision.governing().and_then(|report| report.limit()) {
-            Some(limit) => Tightness {
-                remaining: limit.outcome.remaining,
-                reset_after: Reverse(limit.outcome.reset_after),
-            },
-            None => Tightness { remaining: u64::MAX, reset_after: Reverse(Micros::ZERO) },
-        }
     }
 }
 

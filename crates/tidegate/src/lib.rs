@@ -118,7 +118,7 @@ pub mod observe {
         RuleWatcher, Settled, Settlement, Source, StoreCall, TraceContext, Traced, Transport,
     };
     pub use tidegate_rules::{
-        Autopilot, Match, Mode, OnHangup, Priority, Rule, RuleLimit, RuleSet, Share, Variant,
+        Autopilot, Match, Mode, OnHangup, Policy, Priority, Rule, RuleLimit, RuleSet, Share, Variant,
     };
     pub use tidegate_store::StoreError;
 }

@@ -19,8 +19,8 @@ use super::proxy::Proxy;
 use super::shedding::Shedding;
 use super::telemetry::{Alerts, Telemetry};
 use super::values::{
-    ClosedStatus, Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span,
-    Switch,
+    ClosedStatus, Count, HeaderSet, ListenAddr, LogFilter, LogFormat, ResetForm, RlsHeaders, RulesSource,
+    Secret, Span, Switch,
 };
 use crate::failure::Failure;
 
@@ -41,6 +41,9 @@ pub(crate) struct Config {
     pub(crate) rules: Rules,
     /// Which header sets HTTP answers carry: both by default, none with an empty list
     pub(crate) headers: Option<Vec<HeaderSet>>,
+    /// The `X-RateLimit-*` headers
+    #[serde(alias = "x-ratelimit")]
+    pub(crate) x_ratelimit: XRateLimit,
     /// Envoy's rate limit service
     pub(crate) rls: Rls,
     /// The Redis protocol
@@ -180,6 +183,14 @@ pub(crate) struct Rls {
     pub(crate) response_headers: Option<RlsHeaders>,
 }
 
+/// The `X-RateLimit-*` headers
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct XRateLimit {
+    /// What `X-RateLimit-Reset` counts: `unix`, seconds since 1970 (the default), or `delta`, seconds from now
+    pub(crate) reset: Option<ResetForm>,
+}
+
 /// The Redis protocol
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -301,6 +312,7 @@ impl Config {
                 envoy_config: self.rules.envoy_config.or(weaker.rules.envoy_config),
             },
             headers: self.headers.or(weaker.headers),
+            x_ratelimit: XRateLimit { reset: self.x_ratelimit.reset.or(weaker.x_ratelimit.reset) },
             rls: Rls { response_headers: self.rls.response_headers.or(weaker.rls.response_headers) },
             resp: Resp {
                 password: self.resp.password.or(weaker.resp.password),
@@ -435,6 +447,7 @@ mod tests {
             decision_log: { admissions_one_in: 10, clear: [path], file: { path: decisions.log, keep: 2 } }
             rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
             headers: [x-ratelimit, ietf]
+            x-ratelimit: { reset: delta }
             rls: { response_headers: ietf }
             limits:
               { max_cells: 1000, max_log_bytes: 4096, max_body: 65536, max_connections: 10,

@@ -11,8 +11,8 @@ use crate::failure::Failure;
 const LONGEST_LINE: usize = 400;
 
 /// Sections whose lines may be shown. An unknown section may contain anything.
-const OPEN_SECTIONS: [&str; 9] =
-    ["listen", "rules", "headers", "rls", "shedding", "limits", "workers", "drain", "log"];
+const OPEN_SECTIONS: [&str; 10] =
+    ["listen", "rules", "headers", "x_ratelimit", "rls", "shedding", "limits", "workers", "drain", "log"];
 
 pub(super) fn failure(file: &str, text: &str, error: &Error) -> Failure {
     let place = error.location().and_then(|location| Place::find(text, location));

@@ -202,7 +202,8 @@ const VARIABLES: &[Variable] = &[
         to.headers = Some(names.map(HeaderSet::from_str).collect::<Result<_, _>>()?);
         Ok(())
     }),
-    open("TIDEGATE_RLS__RESPONSE_HEADERS", "none, x-ratelimit or ietf", |to, text| {
+    open("TIDEGATE_X_RATELIMIT__RESET", "unix or delta", |to, text| put(&mut to.x_ratelimit.reset, text)),
+    open("TIDEGATE_RLS__RESPONSE_HEADERS", "none, x-ratelimit, ietf, ietf-11 or ietf-next", |to, text| {
         put(&mut to.rls.response_headers, text)
     }),
     Variable {

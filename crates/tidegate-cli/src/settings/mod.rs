@@ -38,7 +38,7 @@ pub(crate) use store::{StoreSettings, StoreUrl, shows_a_password};
 use telemetry::{Alerts, Telemetry};
 pub(crate) use values::Span;
 use values::{Count, ListenAddr};
-pub(crate) use values::{HeaderSet, LogFilter, LogFormat, RlsHeaders};
+pub(crate) use values::{HeaderSet, LogFilter, LogFormat, ResetForm, RlsHeaders};
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 const DEFAULT_GRPC: &str = "127.0.0.1:8081";
@@ -62,6 +62,7 @@ pub(crate) struct Settings {
     pub(crate) rules: RuleFiles,
     pub(crate) control: ControlSettings,
     pub(crate) headers: Vec<HeaderSet>,
+    pub(crate) x_reset: ResetForm,
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) identity: IdentityConfig,
     pub(crate) proxy: Option<Proxy>,
@@ -122,6 +123,18 @@ impl Bounds {
     }
 }
 
+/// Rejects two drafts at once: their headers have the same names.
+fn check_headers(sets: &[HeaderSet]) -> Result<(), Failure> {
+    let is_next = |set: &HeaderSet| *set == HeaderSet::IetfNext;
+    let is_published = |set: &HeaderSet| matches!(set, HeaderSet::Ietf | HeaderSet::Ietf11);
+    if sets.iter().any(is_next) && sets.iter().any(is_published) {
+        return Err(
+            Failure::new("`headers` has two drafts of the same headers").hint("keep ietf-11 or ietf-next")
+        );
+    }
+    Ok(())
+}
+
 impl Settings {
     /// Merges all sources.
     pub(crate) fn gather(
@@ -147,6 +160,7 @@ impl Settings {
             store,
             rules,
             headers,
+            x_ratelimit,
             rls,
             resp,
             tls,
@@ -179,6 +193,7 @@ impl Settings {
             return Err(Failure::new("there is nothing to serve: http, grpc and resp are all off")
                 .hint("leave one of them on, for example with --http 127.0.0.1:8080"));
         }
+        check_headers(headers.as_deref().unwrap_or_default())?;
         Ok(Settings {
             http,
             grpc,
@@ -192,6 +207,7 @@ impl Settings {
             control,
             rules: RuleFiles { native: rules.paths.unwrap_or_default(), envoy: rules.envoy_config },
             headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),
+            x_reset: x_ratelimit.reset.unwrap_or(ResetForm::Unix),
             rls_headers: rls.response_headers.unwrap_or(RlsHeaders::None),
             identity,
             proxy,

@@ -89,15 +89,44 @@ pub(crate) enum HeaderSet {
     /// X-RateLimit-Limit, -Remaining and -Reset
     #[schemars(rename = "x-ratelimit")]
     XRateLimit,
-    /// RateLimit-Policy and RateLimit, as drafted by the IETF
+    /// RateLimit-Policy and RateLimit, by the newest published draft of the IETF that is implemented
     Ietf,
+    /// The same by draft 11, whatever comes later
+    #[schemars(rename = "ietf-11")]
+    Ietf11,
+    /// The same with the parameters proposed for the next draft; they may change at any time
+    IetfNext,
+}
+
+/// What X-RateLimit-Reset counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+pub(crate) enum ResetForm {
+    /// Seconds since 1970: the time of the reset
+    Unix,
+    /// Seconds from now, as Envoy's own filter sends it
+    Delta,
+}
+
+impl FromStr for ResetForm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        one_of(text, &[("unix", ResetForm::Unix), ("delta", ResetForm::Delta)])
+    }
 }
 
 impl FromStr for HeaderSet {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        one_of(text, &[("x-ratelimit", HeaderSet::XRateLimit), ("ietf", HeaderSet::Ietf)])
+        let known = [
+            ("x-ratelimit", HeaderSet::XRateLimit),
+            ("ietf", HeaderSet::Ietf),
+            ("ietf-11", HeaderSet::Ietf11),
+            ("ietf-next", HeaderSet::IetfNext),
+        ];
+        one_of(text, &known)
     }
 }
 
@@ -109,14 +138,22 @@ pub(crate) enum RlsHeaders {
     #[schemars(rename = "x-ratelimit")]
     XRateLimit,
     Ietf,
+    #[schemars(rename = "ietf-11")]
+    Ietf11,
+    IetfNext,
 }
 
 impl FromStr for RlsHeaders {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known =
-            [("none", RlsHeaders::None), ("x-ratelimit", RlsHeaders::XRateLimit), ("ietf", RlsHeaders::Ietf)];
+        let known = [
+            ("none", RlsHeaders::None),
+            ("x-ratelimit", RlsHeaders::XRateLimit),
+            ("ietf", RlsHeaders::Ietf),
+            ("ietf-11", RlsHeaders::Ietf11),
+            ("ietf-next", RlsHeaders::IetfNext),
+        ];
         one_of(text, &known)
     }
 }
@@ -296,6 +333,7 @@ deserialize_from_text!(
     ListenAddr,
     RulesSource,
     HeaderSet,
+    ResetForm,
     RlsHeaders,
     ClosedStatus,
     LogFormat,

@@ -66,12 +66,13 @@ fn report(entry: &MatchedLimit<'_>, plan: &Plan<'_>, outcomes: &Outcomes) -> Rep
         Asks::Unlimited => ReportKind::Unlimited,
         Asks::KeyMissing(then) => ReportKind::KeyMissing(then),
         Asks::Banned { retry_after } => ReportKind::Banned { retry_after },
-        Asks::Limit { spend, .. } => {
+        Asks::Limit { limit, spend } => {
             // If several descriptors name the cell, this limit satisfies them all.
             let touch = &plan.spends[spend].touch;
             let (quota, window) = (touch.limit.quota(), touch.limit.quota_window());
             let (algorithm, cost) = (touch.limit.algorithm(), touch.ask.hits);
-            ReportKind::Limited(LimitReport { outcome: outcomes[spend], quota, window, algorithm, cost })
+            let (outcome, policy) = (outcomes[spend], limit.policy);
+            ReportKind::Limited(LimitReport { outcome, quota, window, algorithm, cost, policy })
         }
     };
     Report {

@@ -11,7 +11,7 @@ use crate::rule::{Coordination, OnMissingKey, OnStoreFailure, Priority};
 use crate::split::Share;
 
 /// The fields that `defaults` may have.
-pub(crate) const DEFAULT_FIELDS: [&str; 12] = [
+pub(crate) const DEFAULT_FIELDS: [&str; 13] = [
     "owner",
     "enabled",
     "on_missing_key",
@@ -24,6 +24,7 @@ pub(crate) const DEFAULT_FIELDS: [&str; 12] = [
     "sync_every",
     "shadow",
     "priority",
+    "visible",
 ];
 
 pub(crate) const ON_MISSING_KEY: [(&str, OnMissingKey); 2] =
@@ -61,6 +62,7 @@ pub(super) struct Options {
     pub(super) coordination: Option<Coordination>,
     pub(super) shadow: Option<bool>,
     pub(super) priority: Option<Priority>,
+    pub(super) visible: Option<bool>,
 }
 
 impl Options {
@@ -97,6 +99,9 @@ impl Options {
             priority: option("priority")
                 .and_then(|node| fields::choice(node, "priority", &PRIORITY, report))
                 .or(defaults.priority),
+            visible: option("visible")
+                .and_then(|node| fields::flag(node, "visible", report))
+                .or(defaults.visible),
         }
     }
 }

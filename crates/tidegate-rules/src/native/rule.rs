@@ -15,13 +15,14 @@ use crate::fields::{self, Fields};
 use crate::limits::{LimitReader, named_limit};
 use crate::matching::Attributes;
 use crate::matching::native::Selector;
+use crate::policy::Policy;
 use crate::rule::{About, Mode, Replacing, Rule, RuleLimit};
 use crate::ruleset::Compiling;
 use crate::secret::is_secret_name;
 use crate::split::Split;
 use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 24] = [
+pub(crate) const RULE_FIELDS: [&str; 25] = [
     "name",
     "description",
     "owner",
@@ -46,6 +47,7 @@ pub(crate) const RULE_FIELDS: [&str; 24] = [
     "shadow",
     "overrides",
     "priority",
+    "visible",
 ];
 
 /// The most attributes of a key: all of them are part of every cell's name, and looked up for every request.
@@ -104,6 +106,8 @@ impl DomainReader {
         });
         self.overrides[number as usize].place = Some(index);
         let share = options.rollout.filter(|share| !share.is_whole());
+        let mut limits = LimitChoice { usual, overrides, experiment: experiment.flatten() };
+        let policies = limits.name_policies(&name);
         compiling.rules.push(Rule {
             index,
             domain: Arc::clone(&self.domain),
@@ -112,7 +116,7 @@ impl DomainReader {
             coordination: options.coordination.unwrap_or_default(),
             priority: options.priority,
             key: key.iter().map(|attribute| attribute.to_string()).collect(),
-            limits: LimitChoice { usual, overrides, experiment: experiment.flatten() },
+            limits,
             label: None,
             replacing: Replacing { called: Some(number), replaces: Box::default() },
             about: About {
@@ -125,6 +129,8 @@ impl DomainReader {
             overdraft: Hits::new(options.overdraft.unwrap_or(0)),
             over: options.over.unwrap_or_default(),
             autopilot,
+            visible: options.visible.unwrap_or(true),
+            policies,
             name: name.to_string(),
         });
     }
@@ -133,7 +139,8 @@ impl DomainReader {
     fn penalty(&self, rule: &str, span: tidegate_core::Micros) -> Option<Box<RuleLimit>> {
         // An invalid span is already reported at its place.
         let log = SlidingLog::new(1, span, tidegate_core::Micros::ZERO, RefusedHits::Forget).ok()?;
-        Some(Box::new(named_limit(&self.domain, rule, Limit::SlidingLog(log), PENALTY)))
+        let limit = named_limit(&self.domain, rule, Limit::SlidingLog(log), PENALTY);
+        Some(Box::new(RuleLimit { policy: Policy::PENALTY, ..limit }))
     }
 
     fn name(&mut self, fields: &Fields<'_>, number: u32, report: &mut Report<'_>) -> Option<Rc<str>> {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_http::answer;
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, RefundError, SpentAt, TraceContext, Transport,
+    CheckRequest, Decision, DescriptorAsk, RefundError, Report, SpentAt, TraceContext, Transport,
 };
 use tidegate_rules::{Rule, UnknownDomain};
 use tidegate_store::RefundId;
@@ -18,7 +18,7 @@ use super::idempotency::{DecideBy, Keep, KeptAnswer, NamedTurn, check_id, detach
 use super::{Answer, HttpState, JSON};
 use crate::json::{self, Attributes, Check, Count, SkippedRule};
 use crate::problem::{Kind, Problem};
-use crate::service::{governing_limit, rule_name};
+use crate::service::rule_name;
 
 pub(super) type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 8]>;
 
@@ -214,13 +214,13 @@ fn as_json<'d>(
     entries: Option<&[(&str, &[u8])]>,
     lease: Option<&'d str>,
 ) -> json::Decision<'d> {
-    let governing = decision.governing();
-    let limit = governing_limit(decision).map(|(_, limit)| limit);
+    let shown = answer::shown(decision);
+    let limit = shown.and_then(Report::limit);
     json::Decision {
         allowed: decision.allowed,
         error: answer::refusal_kind(decision).map(Kind::code),
         message: (!decision.allowed).then(|| answer::message(decision)),
-        rule: governing.map(|report| rule_name(decision, report)),
+        rule: shown.map(|report| rule_name(decision, report)),
         limit: limit.map(|limit| limit.quota),
         remaining: limit.map(|limit| limit.outcome.remaining),
         reset_after_ms: limit.map(|limit| limit.outcome.reset_after.as_millis_ceil()),
@@ -229,7 +229,11 @@ fn as_json<'d>(
         lease,
         delay_ms: decision.delay.as_millis_ceil(),
         skipped: entries
-            .map_or_else(Vec::new, |entries| decision.skipped().map(|rule| skipped(rule, entries)).collect()),
+            .map(|entries| {
+                let visible = decision.skipped().filter(|rule| rule.is_visible());
+                visible.map(|rule| skipped(rule, entries)).collect()
+            })
+            .unwrap_or_default(),
         spent: decision.spent(),
     }
 }

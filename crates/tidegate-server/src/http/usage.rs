@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tidegate_core::Micros;
 use tidegate_limiter::{CellUsage, Transport};
-use tidegate_rules::{Descriptor, RuleOutcome};
+use tidegate_rules::{Descriptor, Rule, RuleOutcome};
 
 use super::check::entries;
 use super::{Answer, HttpState, JSON, answer};
@@ -67,14 +67,23 @@ impl HttpState {
         let began = self.service.clock.now();
         let looked = self.service.limiter.usage(domain, Descriptor { entries }).await;
         let looked = looked.map_err(|error| self.unknown_domain(&error, "domain"))?;
+        let snapshot = self.service.limiter.snapshot();
+        let hidden: Vec<&str> = snapshot
+            .rules()
+            .rules()
+            .filter(|rule| rule.domain() == domain && !rule.is_visible())
+            .map(Rule::name)
+            .collect();
+        let is_visible = |rule: &str| !hidden.contains(&rule);
         let rules = |is: fn(&RuleOutcome) -> bool| {
-            let those = looked.explanation.rules.iter().filter(|one| is(&one.outcome));
+            let those =
+                looked.explanation.rules.iter().filter(|one| is(&one.outcome) && is_visible(&one.rule));
             those.map(|one| one.rule.as_str()).collect()
         };
         let usage = Usage {
             domain,
             source: looked.source.name(),
-            limits: looked.cells.iter().map(left).collect(),
+            limits: looked.cells.iter().filter(|cell| is_visible(&cell.rule)).map(left).collect(),
             unlimited: rules(|outcome| matches!(outcome, RuleOutcome::Unlimited { .. })),
             banned: rules(|outcome| matches!(outcome, RuleOutcome::Banned { .. })),
         };

@@ -172,7 +172,7 @@ impl ProxyWorker {
         let Answered { response, connection, target } = answered;
         let (mut parts, body) = response.into_parts();
         hop::strip(&mut parts.headers, |_| false);
-        // Our rate limit headers replace the upstream's, which may be from another tidegate.
+        // The upstream's own rate limit headers stay; ours are added to them, or replace laxer ones.
         report.write(&mut parts.headers);
         let idle = self.shared.settings.timeouts.idle;
         let clock = Arc::clone(&self.service.clock);

@@ -207,7 +207,8 @@ impl Answerer {
             },
             Ok(Command::Check) => match RespCheck::read(arguments) {
                 Ok(check) => {
-                    let check = check.asked_at(&*self.worker.service.clock);
+                    let service = &self.worker.service;
+                    let check = check.asked_at(&*service.clock, service.settings.headers.reset());
                     self.check(check, gathered, to).await;
                     None
                 }

@@ -72,7 +72,7 @@ static COMMANDS: [CommandEntry; 21] = [
     CommandEntry {
         command: Command::Check,
         name: "tg.check",
-        arguments: "domain [COST n] [HEADERS x-ratelimit|ietf|all] [SPENT] attribute value [attribute value ...]",
+        arguments: "domain [COST n] [HEADERS x-ratelimit|ietf|ietf-11|ietf-next|all] [SPENT] attribute value [attribute value ...]",
         words: 2..=MANY,
         key: None,
         flags: WRITES,

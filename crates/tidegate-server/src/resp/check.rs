@@ -15,9 +15,9 @@ use tidegate_store::Clock;
 
 use super::reply::{Replies, quoted};
 use super::throttle::read_number;
-use crate::headers::{HeaderSet, HeaderSets};
+use crate::headers::{HeaderSet, HeaderSets, ResetForm};
 use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
-use crate::service::{governing_limit, rule_name};
+use crate::service::rule_name;
 
 /// Attributes and their values.
 type Pairs<'b> = SmallVec<[(&'b str, &'b [u8]); 4]>;
@@ -76,9 +76,10 @@ impl<'b> RespCheck<'b> {
         Ok(RespCheck { domain, cost: Hits::new(cost.unwrap_or(1)), entries, shows })
     }
 
-    /// Notes the time, if the reply will tell it.
-    pub(crate) fn asked_at(mut self, clock: &dyn Clock) -> Self {
-        if let Some((_, asked_at)) = &mut self.shows.headers {
+    /// Notes the time and the form of resets, if the reply has headers.
+    pub(crate) fn asked_at(mut self, clock: &dyn Clock, reset: ResetForm) -> Self {
+        if let Some((sets, asked_at)) = &mut self.shows.headers {
+            *sets = sets.with_reset(reset);
             *asked_at = clock.now();
         }
         self
@@ -185,12 +186,14 @@ fn read_pairs<'b>(pairs: &[&'b [u8]], options: &[&str]) -> Result<Pairs<'b>, Str
 
 /// A set of headers, by its name in the configuration, or all.
 fn read_sets(word: &[u8]) -> Result<HeaderSets, String> {
-    match word.to_ascii_lowercase().as_slice() {
-        b"all" => Ok(HeaderSets::ALL),
-        b"x-ratelimit" => Ok([HeaderSet::XRatelimit].into_iter().collect()),
-        b"ietf" => Ok([HeaderSet::Ietf].into_iter().collect()),
-        _ => Err(format!("HEADERS must be x-ratelimit, ietf or all, not {}", quoted(word))),
+    if word.eq_ignore_ascii_case(b"all") {
+        return Ok(HeaderSets::ALL);
     }
+    let found = HeaderSet::NAMES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+    let (_, set) = found.ok_or_else(|| {
+        format!("HEADERS must be x-ratelimit, ietf, ietf-11, ietf-next or all, not {}", quoted(word))
+    })?;
+    Ok([*set].into_iter().collect())
 }
 
 /// Text such as names of domains and attributes. Values may be any bytes.
@@ -213,7 +216,8 @@ pub(crate) fn write(
         Ok(decision) => decision,
         Err(error) => return to.error(&unknown_domain(limiter, error)),
     };
-    let limit = governing_limit(decision).map(|(_, limit)| limit);
+    let shown = answer::shown(decision);
+    let limit = shown.and_then(Report::limit);
     let retry_after = decision.governing().and_then(Report::retry_after);
     to.array(8 + usize::from(shows.spent) + usize::from(shows.headers.is_some()));
     to.integer(i64::from(decision.allowed));
@@ -221,7 +225,7 @@ pub(crate) fn write(
     write_number(limit.map(|limit| limit.outcome.remaining), to);
     write_number(retry_after.map(Micros::as_millis_ceil), to);
     write_number(limit.map(|limit| limit.outcome.reset_after.as_millis_ceil()), to);
-    match decision.governing() {
+    match shown {
         Some(report) => to.bulk(rule_name(decision, report).as_bytes()),
         None => to.nil(),
     }

@@ -29,7 +29,8 @@ pub(super) fn response<'d>(
     };
     if let Some(set) = service.settings.rls_headers {
         let mut headers = http::HeaderMap::new();
-        service.write_headers(decision, HeaderSets::from_iter([set]), began, &mut headers);
+        let sets = HeaderSets::from_iter([set]).with_reset(service.settings.headers.reset());
+        service.write_headers(decision, sets, began, &mut headers);
         response.response_headers_to_add = headers.iter().map(header_value).collect();
     }
     response
@@ -50,12 +51,15 @@ fn status(decision: &Decision, descriptor: DescriptorDecision) -> DescriptorStat
     let mut status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
     match descriptor.governing.as_ref().and_then(|report| Some((report, report.limit()?))) {
         Some((report, limit)) => {
-            status.current_limit = Some(RateLimit {
-                requests_per_unit: narrow(limit.quota),
-                name: limit_name(decision, report).to_owned(),
-                ..unit_of(limit)
-            });
-            status.limit_remaining = narrow(limit.outcome.remaining);
+            // Envoy makes headers of these numbers.
+            if decision.rule_of(report).is_none_or(Rule::is_visible) {
+                status.current_limit = Some(RateLimit {
+                    requests_per_unit: narrow(limit.quota),
+                    name: limit_name(decision, report).to_owned(),
+                    ..unit_of(limit)
+                });
+                status.limit_remaining = narrow(limit.outcome.remaining);
+            }
             // Envoy derives Retry-After from the longest one of a refusal, so this is when to retry. The time until the full
             // quota is back would make callers of a token bucket wait far too long.
             let refused = limit.outcome.retry_after().filter(|_| descriptor.over_limit);

@@ -31,7 +31,7 @@ use super::secrets::Reloads;
 use crate::failure::Failure;
 use crate::settings::listeners::resp_users;
 use crate::settings::proxy::{Proxy as ProxySection, check_identity};
-use crate::settings::{HeaderSet, RlsHeaders, Settings, Span, suggest};
+use crate::settings::{HeaderSet, ResetForm, RlsHeaders, Settings, Span, suggest};
 
 /// A running data plane, its gRPC health reporter, and the limiter of each worker.
 pub(super) struct Running {
@@ -236,14 +236,23 @@ fn service_settings(settings: &Settings) -> ServiceSettings {
     let headers = settings.headers.iter().map(|set| match set {
         HeaderSet::XRateLimit => headers::HeaderSet::XRatelimit,
         HeaderSet::Ietf => headers::HeaderSet::Ietf,
+        HeaderSet::Ietf11 => headers::HeaderSet::Ietf11,
+        HeaderSet::IetfNext => headers::HeaderSet::IetfNext,
     });
     let rls_headers = match settings.rls_headers {
         RlsHeaders::None => None,
         RlsHeaders::XRateLimit => Some(headers::HeaderSet::XRatelimit),
         RlsHeaders::Ietf => Some(headers::HeaderSet::Ietf),
+        RlsHeaders::Ietf11 => Some(headers::HeaderSet::Ietf11),
+        RlsHeaders::IetfNext => Some(headers::HeaderSet::IetfNext),
     };
     let closed_status = settings.store.closed_status;
-    ServiceSettings { headers: headers.collect(), rls_headers, closed_status, limits }
+    let reset = match settings.x_reset {
+        ResetForm::Unix => headers::ResetForm::Unix,
+        ResetForm::Delta => headers::ResetForm::Delta,
+    };
+    let headers = headers::HeaderSets::from_iter(headers).with_reset(reset);
+    ServiceSettings { headers, rls_headers, closed_status, limits }
 }
 
 fn runtime_settings(settings: &Settings) -> Result<runtime::Settings, Failure> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_rules::Format;
-use tidegate_server::headers::HeaderSet;
+use tidegate_server::headers::{HeaderSet, HeaderSets, ResetForm};
 use tidegate_server::service::ServiceSettings;
 use tidegate_testkit::http::Response;
 
@@ -86,6 +86,58 @@ fn only_the_chosen_headers_are_sent_and_retry_after_always() {
         with(&[HeaderSet::XRatelimit]),
         ["retry-after", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]
     );
+}
+
+#[test]
+fn resets_are_seconds_left_where_the_configuration_says_so() {
+    let headers = HeaderSets::ALL.with_reset(ResetForm::Delta);
+    let world = World::with(PER_USER, Format::Native, ServiceSettings { headers, ..ServiceSettings::default() });
+    assert_eq!(world.check(&json!({ "user": "42" })).header("x-ratelimit-reset"), Some("60"));
+}
+
+#[test]
+fn every_limit_has_a_policy_and_the_list_of_them_stays_the_same() {
+    let rules = "{ domain: api, rules: [
+        { name: per-user, key: [user], limits: [2/second, 3/minute, { algorithm: concurrency, limit: 9, ttl: 1m, name: jobs }] },
+        { name: on-trial, shadow: true, limits: [1/day] },
+        { name: all, limits: [900/hour] }] }";
+    let world = World::new(rules);
+    let policies = r#""per-user/second";q=2;w=1, "per-user/minute";q=3;w=60, "per-user/jobs";q=9;qu="concurrent-requests", "all";q=900;w=3600"#;
+    let mut left = Vec::new();
+    for _ in 0..3 {
+        let answer = world.check(&json!({ "user": "42" }));
+        assert_eq!(answer.header("ratelimit-policy"), Some(policies));
+        left.push((answer.status, answer.header("ratelimit").unwrap().to_owned()));
+    }
+    let expected = [
+        (200, r#""per-user/second";r=1;t=1"#.to_owned()),
+        (200, r#""per-user/second";r=0;t=1"#.to_owned()),
+        (429, r#""per-user/second";r=0;t=1"#.to_owned()),
+    ];
+    assert_eq!(left, expected);
+}
+
+#[test]
+fn a_hidden_rule_refuses_and_is_in_no_header_nor_body() {
+    let rules = "{ domain: api, rules: [
+        { name: abuse, key: [user], limits: [1/minute], visible: false },
+        { name: per-user, key: [user], limits: [10/minute] }] }";
+    let world = World::new(rules);
+    let passed = world.check(&json!({ "user": "42" }));
+    assert_eq!((passed.status, &passed.json()["rule"]), (200, &json!("per-user")));
+    let refused = world.check(&json!({ "user": "42" }));
+    assert_eq!(
+        refused.text(),
+        r#"{"allowed":false,"error":"rate_limit_exceeded","message":"too many requests","rule":null,"limit":null,"remaining":null,"reset_after_ms":null,"retry_after_ms":60000,"source":"store","lease":null,"delay_ms":0}"#
+    );
+    assert_eq!(refused.header("retry-after"), Some("60"));
+    for answer in [&passed, &refused] {
+        assert_eq!(answer.header("ratelimit-policy"), Some(r#""per-user";q=10;w=60"#));
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("10"));
+    }
+    let usage = world.post("/v1/usage", &json!({ "domain": "api", "attributes": { "user": "42" } })).json();
+    let names: Vec<_> = usage["limits"].as_array().unwrap().iter().map(|one| one["rule"].clone()).collect();
+    assert_eq!(names, ["per-user"]);
 }
 
 #[test]

@@ -81,6 +81,25 @@ fn the_upstreams_own_rate_limit_headers_give_way_to_ours() {
 }
 
 #[test]
+fn stricter_rate_limit_headers_of_the_upstream_stay_and_its_policies_always() {
+    let upstream = Raw::saying(
+        "HTTP/1.1 200 OK\r\nx-ratelimit-limit: 7\r\nx-ratelimit-remaining: 0\r\nx-ratelimit-reset: 5\r\n\
+         ratelimit-policy: \"theirs\";q=7;w=10\r\nratelimit: \"theirs\";r=0;t=5\r\ncontent-length: 0\r\n\r\n",
+    );
+    let edge = by_user(Setup::to(&[upstream.target()]).rules(TWO_EACH)).start();
+    let answer = edge.send("GET", "/", &[("x-user", "1")], b"");
+    let all = |wanted: &str| -> Vec<String> {
+        let named = answer.headers.iter().filter(|(name, _)| name == wanted);
+        named.map(|(_, value)| value.clone()).collect()
+    };
+    assert_eq!(all("ratelimit-policy"), [r#""theirs";q=7;w=10"#, r#""per-user";q=2;w=3600"#]);
+    let left = all("ratelimit");
+    assert_eq!((left.len(), left[0].as_str()), (2, r#""theirs";r=0;t=5"#));
+    assert!(left[1].starts_with(r#""per-user";r=1;t="#), "{left:?}");
+    assert_eq!([all("x-ratelimit-limit"), all("x-ratelimit-remaining"), all("x-ratelimit-reset")], [["7"], ["0"], ["5"]]);
+}
+
+#[test]
 fn a_lease_is_held_until_the_last_byte_of_the_answer() {
     let (go_on, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);

@@ -75,7 +75,7 @@ fn a_check_that_is_not_one_says_why_and_spends_nothing() {
         (
             "TG.CHECK",
             "wrong number of arguments for 'tg.check' command, expected TG.CHECK domain [COST n] \
-                      [HEADERS x-ratelimit|ietf|all] [SPENT] attribute value [attribute value ...]",
+                      [HEADERS x-ratelimit|ietf|ietf-11|ietf-next|all] [SPENT] attribute value [attribute value ...]",
         ),
         (
             "TG.REFUND",
@@ -235,10 +235,12 @@ fn headers_of_a_check_are_those_of_http() {
     assert_eq!((reply.array()[0].int(), name.as_str()), (0, "retry-after"));
     // Whole seconds, rounded up: what is easily got wrong with milliseconds.
     assert_eq!(wait.parse::<i64>().unwrap(), (reply.array()[3].int() + 999) / 1000);
+    let next = ask(&mut client, "TG.CHECK api HEADERS ietf-next COST 0 user 77");
+    assert!(shown(&next, 8)[3].contains(";a=0;w="), "{next:?}");
     let none = ask(&mut client, "TG.CHECK api HEADERS all");
     assert_eq!((none.array()[0].int(), shown(&none, 8).len()), (1, 0));
     let wrong = ask(&mut client, "TG.CHECK api HEADERS some user 77");
-    assert!(wrong.is_error() && wrong.text().contains("x-ratelimit, ietf or all"), "{wrong:?}");
+    assert!(wrong.is_error() && wrong.text().contains("x-ratelimit, ietf, ietf-11, ietf-next or all"), "{wrong:?}");
     let late = ask(&mut client, "TG.CHECK api user 77 HEADERS all");
     assert!(late.is_error() && late.text().contains("HEADERS goes before"), "{late:?}");
 }

@@ -132,23 +132,27 @@ async fn of_stacked_layers_the_service_finds_the_decision_of_the_one_next_to_it(
 }
 
 #[tokio::test]
-async fn of_stacked_layers_the_response_tells_of_the_tightest() {
+async fn of_stacked_layers_the_response_lists_all_policies_and_the_tightest_numbers() {
     let tight = || layer("  - { name: tight, limits: [2/minute] }");
     let wide = || layer("  - { name: wide, limits: [1000/minute] }");
     for app in [app().layer(tight()).layer(wide()), app().layer(wide()).layer(tight())] {
-        let policy = |response: &Response<axum::body::Body>| {
-            response.headers()["ratelimit-policy"].to_str().unwrap().to_owned()
+        let policies = |response: &Response<axum::body::Body>| -> Vec<String> {
+            let all = response.headers().get_all("ratelimit-policy").iter();
+            let mut all: Vec<String> = all.map(|one| one.to_str().unwrap().to_owned()).collect();
+            all.sort();
+            all
         };
         for left in ["1", "0"] {
             let response = oneshot(app.clone(), "/login").await;
             assert_eq!(response.headers()["x-ratelimit-remaining"], left);
-            assert_eq!(policy(&response), r#""tight";q=2;w=60"#);
+            assert_eq!(policies(&response), [r#""tight";q=2;w=60"#, r#""wide";q=1000;w=60"#]);
         }
         let refused = oneshot(app, "/login").await;
         assert_eq!(
-            (refused.status(), policy(&refused).as_str()),
+            (refused.status(), policies(&refused)[0].as_str()),
             (StatusCode::TOO_MANY_REQUESTS, r#""tight";q=2;w=60"#)
         );
+        assert_eq!(refused.headers()["x-ratelimit-remaining"], "0");
     }
 }
 
