@@ -5,10 +5,10 @@ use tidegate_core::{Charge, Hits};
 use tidegate_rules::Coordination;
 use tidegate_store::CellCharge;
 
+use crate::cell::Charges;
 use crate::check::Matched;
 use crate::limiter::Limiter;
 use crate::observer::Settlement;
-use crate::owned::{OwnedCell, OwnedCharge};
 use crate::refund::{RefundError, SpentAt};
 use crate::request::CheckRequest;
 
@@ -43,14 +43,15 @@ impl Limiter {
             self.settled(how, (matched.asked_at, charged.at), matched.matches());
             return Ok(());
         };
-        let policies: SmallVec<[_; 4]> = plan.policies().collect();
-        let mut stored = Vec::new();
-        for (place, CellCharge { cell, limit, charge }) in charges {
-            if policies[place].coordination != Coordination::Exact {
-                self.local.charge(CellCharge { cell, limit, charge });
+        let cells = plan.cells(&self.hasher);
+        let mut stored = Charges::new();
+        for (place, charge) in charges {
+            let ask = &cells.asks[place];
+            if ask.policy.coordination != Coordination::Exact {
+                self.local.charge(charge);
             }
-            if policies[place].coordination != Coordination::Local {
-                stored.push(OwnedCharge { cell: OwnedCell::new(&cell, limit), charge });
+            if ask.policy.coordination != Coordination::Local {
+                stored.push((ask.cell(), charge.charge));
             }
         }
         let charged = remote.charge(stored).await?;

@@ -10,8 +10,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use tidegate_core::{Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, append_part, take_part};
-use tidegate_store::{CellKey, LeaseRef, Spend};
+use tidegate_store::{CellKey, Spend};
 
+use crate::cell::{KeptCell, KeptLease};
+use crate::cell_hash::CellHasher;
 use crate::lease_key::{LeaseKeys, Signature};
 
 /// The leases that one request took: one per concurrency limit that it passed.
@@ -21,17 +23,9 @@ pub struct LeaseToken {
     /// Sign its text form.
     keys: Arc<LeaseKeys>,
     /// Boxed: most decisions have no lease, and all of them are moved.
-    cells: Box<[LeasedCell]>,
+    cells: Box<[KeptCell]>,
     /// Not part of its text: only who was granted it sees its client leave.
     ends_with_client: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct LeasedCell {
-    scope: Scope,
-    key: Box<[u8]>,
-    tag: Box<[u8]>,
-    limit: Limit,
 }
 
 /// Why a text is not a lease of this fleet.
@@ -70,25 +64,17 @@ impl LeaseToken {
         spends: impl Iterator<Item = &'s Spend<'p>>,
         ends_with_client: bool,
         keys: &Arc<LeaseKeys>,
+        hasher: &CellHasher,
     ) -> Option<Self> {
-        let cells: Box<[LeasedCell]> = spends
-            .map(|spend| LeasedCell {
-                scope: spend.cell.scope.clone(),
-                key: spend.cell.key.into(),
-                tag: spend.cell.tag.into(),
-                limit: spend.touch.limit.clone(),
-            })
-            .collect();
+        let kept =
+            |spend: &Spend<'_>| KeptCell::new(hasher.cell(&spend.cell), &spend.cell, spend.touch.limit);
+        let cells: Box<[KeptCell]> = spends.map(kept).collect();
         (!cells.is_empty()).then(|| LeaseToken { id, cells, ends_with_client, keys: keys.clone() })
     }
 
-    /// Each lease, as passed to a store.
-    pub(crate) fn leases(&self) -> impl Iterator<Item = LeaseRef<'_>> {
-        self.cells.iter().map(|cell| LeaseRef {
-            cell: CellKey { scope: &cell.scope, key: &cell.key, tag: &cell.tag },
-            limit: &cell.limit,
-            id: self.id,
-        })
+    /// Each lease.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = KeptLease> {
+        self.cells.iter().map(|cell| KeptLease { cell: cell.clone(), id: self.id })
     }
 
     /// A number that identifies the lease on every node. It is derived from the random lease ID alone: reading it in a log
@@ -104,13 +90,13 @@ impl LeaseToken {
     /// A number that identifies the limit under which the first of its leases was taken.
     #[must_use]
     pub fn limit_mark(&self) -> u64 {
-        self.cells.first().map_or(0, |cell| cell.scope.digest()[0])
+        self.cells.first().map_or(0, |cell| cell.key().scope.digest()[0])
     }
 
     /// The domain of its limits: the first part of a cell's scope. All cells of a request share one.
     #[must_use]
     pub fn domain(&self) -> Option<&str> {
-        let (domain, _) = take_part(self.cells.first()?.scope.as_bytes())?;
+        let (domain, _) = take_part(self.cells.first()?.key().scope.as_bytes())?;
         std::str::from_utf8(domain).ok()
     }
 
@@ -140,17 +126,21 @@ impl LeaseToken {
     /// The longest time to live of its leases unless renewed.
     #[must_use]
     pub fn longest_ttl(&self) -> Micros {
-        self.cells.iter().filter_map(|cell| cell.limit.lease_ttl()).max().unwrap_or_default()
+        self.cells.iter().filter_map(|cell| cell.limit().lease_ttl()).max().unwrap_or_default()
     }
 
     /// The shortest time to live of its leases unless renewed: renew well before.
     #[must_use]
     pub fn ttl(&self) -> Micros {
-        self.cells.iter().filter_map(|cell| cell.limit.lease_ttl()).min().unwrap_or_default()
+        self.cells.iter().filter_map(|cell| cell.limit().lease_ttl()).min().unwrap_or_default()
     }
 }
 
-pub(crate) fn read_lease(text: &str, keys: &Arc<LeaseKeys>) -> Result<LeaseToken, LeaseTokenError> {
+pub(crate) fn read_lease(
+    text: &str,
+    keys: &Arc<LeaseKeys>,
+    hasher: &CellHasher,
+) -> Result<LeaseToken, LeaseTokenError> {
     if text.len() > LONGEST_TEXT {
         return Err(LeaseTokenError::Malformed);
     }
@@ -161,7 +151,7 @@ pub(crate) fn read_lease(text: &str, keys: &Arc<LeaseKeys>) -> Result<LeaseToken
     if !keys.knows(signed, signature) {
         return Err(LeaseTokenError::NotSigned);
     }
-    let (id, cells) = parse(signed).ok_or(LeaseTokenError::Malformed)?;
+    let (id, cells) = parse(signed, hasher).ok_or(LeaseTokenError::Malformed)?;
     Ok(LeaseToken { id, cells, ends_with_client: false, keys: keys.clone() })
 }
 
@@ -169,11 +159,12 @@ impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut signed = self.id.0.get().to_be_bytes().to_vec();
         for cell in &self.cells {
-            signed.extend(cell.limit.lease_ttl().unwrap_or_default().get().to_be_bytes());
-            append_part(&mut signed, cell.scope.as_bytes());
-            append_part(&mut signed, &cell.key);
+            signed.extend(cell.limit().lease_ttl().unwrap_or_default().get().to_be_bytes());
+            let CellKey { scope, key, tag } = cell.key();
+            append_part(&mut signed, scope.as_bytes());
+            append_part(&mut signed, key);
             // Almost always equal to the key, and then omitted.
-            append_part(&mut signed, if cell.tag == cell.key { &[] } else { &cell.tag });
+            append_part(&mut signed, if tag == key { &[] } else { tag });
         }
         let bytes = [&[LAYOUT], &self.keys.sign(&signed)[..], &signed].concat();
         f.write_str(&URL_SAFE_NO_PAD.encode(bytes))
@@ -182,7 +173,14 @@ impl fmt::Display for LeaseToken {
 
 impl PartialEq for LeaseToken {
     fn eq(&self, other: &Self) -> bool {
-        self.id == other.id && self.cells == other.cells
+        let same = |(one, other): (&KeptCell, &KeptCell)| {
+            let (key, others) = (one.key(), other.key());
+            (key.scope, key.key, key.tag, one.limit())
+                == (others.scope, others.key, others.tag, other.limit())
+        };
+        self.id == other.id
+            && self.cells.len() == other.cells.len()
+            && self.cells.iter().zip(&other.cells).all(same)
     }
 }
 
@@ -194,7 +192,7 @@ impl fmt::Debug for LeaseToken {
     }
 }
 
-fn parse(signed: &[u8]) -> Option<(LeaseId, Box<[LeasedCell]>)> {
+fn parse(signed: &[u8], hasher: &CellHasher) -> Option<(LeaseId, Box<[KeptCell]>)> {
     let (id, mut rest) = take_u64(signed)?;
     let mut cells = Vec::new();
     while !rest.is_empty() && cells.len() < MOST_CELLS {
@@ -203,12 +201,9 @@ fn parse(signed: &[u8]) -> Option<(LeaseId, Box<[LeasedCell]>)> {
         let (key, after) = take_part(after)?;
         let (tag, after) = take_part(after)?;
         let limit = Concurrency::new(1, Micros::new(ttl), RefusedHits::Forget).ok()?;
-        cells.push(LeasedCell {
-            scope: Scope::from_bytes(scope),
-            key: key.into(),
-            tag: if tag.is_empty() { key } else { tag }.into(),
-            limit: Limit::Concurrency(limit),
-        });
+        let (scope, tag) = (Scope::from_bytes(scope), if tag.is_empty() { key } else { tag });
+        let cell = CellKey { scope: &scope, key, tag };
+        cells.push(KeptCell::new(hasher.cell(&cell), &cell, &Limit::Concurrency(limit)));
         rest = after;
     }
     let id = LeaseId(NonZeroU64::new(id)?);
@@ -226,10 +221,15 @@ mod tests {
 
     use super::*;
 
+    fn hasher() -> CellHasher {
+        CellHasher::new([1, 2])
+    }
+
     fn token(key: &[u8], tag: &[u8], id: u64, ttl: u64, keys: &Arc<LeaseKeys>) -> LeaseToken {
         let limit = Limit::Concurrency(Concurrency::new(1, Micros::new(ttl), RefusedHits::Forget).unwrap());
-        let cell =
-            LeasedCell { scope: Scope::new(&[b"api", b"uploads"]), key: key.into(), tag: tag.into(), limit };
+        let scope = Scope::new(&[b"api", b"uploads"]);
+        let cell = CellKey { scope: &scope, key, tag };
+        let cell = KeptCell::new(hasher().cell(&cell), &cell, &limit);
         LeaseToken {
             ends_with_client: false,
             id: LeaseId(NonZeroU64::new(id).unwrap()),
@@ -248,17 +248,17 @@ mod tests {
         ) {
             let keys = Arc::new(LeaseKeys::new(None));
             let token = token(&key, &tag, id, ttl, &keys);
-            prop_assert_eq!(read_lease(&token.to_string(), &keys), Ok(token));
+            prop_assert_eq!(read_lease(&token.to_string(), &keys, &hasher()), Ok(token));
         }
 
         #[test]
         fn no_text_makes_reading_a_lease_panic(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let keys = Arc::new(LeaseKeys::new(None));
-            prop_assert!(read_lease(&text, &keys).is_err());
-            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode(&bytes), &keys).is_err());
-            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode([&[LAYOUT], &bytes[..]].concat()), &keys).is_err());
+            prop_assert!(read_lease(&text, &keys, &hasher()).is_err());
+            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode(&bytes), &keys, &hasher()).is_err());
+            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode([&[LAYOUT], &bytes[..]].concat()), &keys, &hasher()).is_err());
             let signed = [&[LAYOUT], &keys.sign(&bytes)[..], &bytes].concat();
-            let _ = read_lease(&URL_SAFE_NO_PAD.encode(signed), &keys);
+            let _ = read_lease(&URL_SAFE_NO_PAD.encode(signed), &keys, &hasher());
         }
 
         #[test]
@@ -268,7 +268,7 @@ mod tests {
             let mut bytes = URL_SAFE_NO_PAD.decode(text).unwrap();
             let place = place % bytes.len();
             bytes[place] ^= 1 << bit;
-            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode(bytes), &keys).is_err());
+            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode(bytes), &keys, &hasher()).is_err());
         }
     }
 
@@ -276,6 +276,6 @@ mod tests {
     fn a_lease_of_another_fleet_is_refused_with_words_that_say_so() {
         let (ours, theirs) = (Arc::new(LeaseKeys::new(None)), Arc::new(LeaseKeys::new(None)));
         let text = token(b"key", b"key", 7, 1_000_000, &theirs).to_string();
-        assert_eq!(read_lease(&text, &ours), Err(LeaseTokenError::NotSigned));
+        assert_eq!(read_lease(&text, &ours, &hasher()), Err(LeaseTokenError::NotSigned));
     }
 }

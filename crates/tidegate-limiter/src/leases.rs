@@ -5,15 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidegate_core::Timestamp;
-use tidegate_store::{Clock as _, LeaseRef, Reply, Stamped, StoreError};
+use tidegate_store::{Clock as _, Reply, Stamped, StoreError};
 
 use tidegate_rules::Match;
 
+use crate::cell::KeptLease;
 use crate::lease::{LeaseToken, LeaseTokenError, read_lease};
 use crate::limiter::Limiter;
 use crate::local::lent::StoreKnows;
 use crate::observer::{Settled, Settlement, StoreCall};
-use crate::owned::OwnedLease;
 use crate::remote::{Kept, Remote};
 
 /// Why a lease could not be renewed or released.
@@ -59,7 +59,7 @@ impl Limiter {
     /// # Errors
     /// When it is not a lease, or not signed by a node of this fleet.
     pub fn read_lease(&self, text: &str) -> Result<LeaseToken, LeaseTokenError> {
-        read_lease(text, self.lease_ids.keys())
+        read_lease(text, self.lease_ids.keys(), &self.hasher)
     }
 
     /// Releases the leases of a request that is done. A store that does not answer is retried in the background.
@@ -106,25 +106,22 @@ impl Limiter {
         let (mut ended, mut forgotten) = (Stamped::default(), None);
         for lease in token.leases() {
             // A lease issued by this node lives here, and in the store once handed over.
-            if self.local.release(lease) {
+            if self.local.release(&lease) {
                 ended.value = true;
                 if self.local.lent.end(&lease) != Some(StoreKnows::Yes) {
                     continue;
                 }
             }
             let released = match &self.remote {
-                None => self.store.release(lease).answer().await?,
-                Some(remote) => {
-                    let lease = OwnedLease::new(&lease);
-                    match remote.release(lease.clone()).await {
-                        Ok(released) => released,
-                        Err(error) => {
-                            let kept = remote.orphans.keep(lease);
-                            forgotten = (kept == Kept::NoRoom).then_some(error).or(forgotten);
-                            Stamped { value: kept == Kept::New, at: None }
-                        }
+                None => self.store.release(lease.as_ref()).answer().await?,
+                Some(remote) => match remote.release(lease.clone()).await {
+                    Ok(released) => released,
+                    Err(error) => {
+                        let kept = remote.orphans.keep(lease);
+                        forgotten = (kept == Kept::NoRoom).then_some(error).or(forgotten);
+                        Stamped { value: kept == Kept::New, at: None }
                     }
-                }
+                },
             };
             ended = Stamped { value: ended.value || released.value, at: released.at };
         }
@@ -141,7 +138,7 @@ impl Limiter {
         let (last, mut ended) = (token.leases().count().saturating_sub(1), false);
         let mut release = |part: &LeaseToken, number: usize| {
             let asked_at = self.clock.now();
-            let Some(released) = part.leases().next().and_then(|lease| self.release_one_now(lease)) else {
+            let Some(released) = part.leases().next().and_then(|lease| self.release_one_now(&lease)) else {
                 return false;
             };
             ended |= released.value;
@@ -155,16 +152,16 @@ impl Limiter {
     }
 
     /// Whether a lease had not ended yet; `None` if that needs waiting.
-    fn release_one_now(&self, lease: LeaseRef<'_>) -> Option<Stamped<bool>> {
-        if self.local.lent.get(&lease) == Some(StoreKnows::Yes) {
+    fn release_one_now(&self, lease: &KeptLease) -> Option<Stamped<bool>> {
+        if self.local.lent.get(lease) == Some(StoreKnows::Yes) {
             return None;
         }
         if self.local.release(lease) {
-            self.local.lent.end(&lease);
+            self.local.lent.end(lease);
             return Some(Stamped { value: true, at: None });
         }
         // A call that is not immediate is dropped before it is polled, so it is never sent.
-        match self.remote.is_none().then(|| self.store.release(lease))? {
+        match self.remote.is_none().then(|| self.store.release(lease.as_ref()))? {
             Reply::Now(Ok(released)) => Some(released),
             _ => None,
         }
@@ -176,13 +173,13 @@ impl Limiter {
         let (asked_at, mut ended) = (self.clock.now(), false);
         for lease in token.leases() {
             let is_here_alone =
-                self.local.release(lease) && self.local.lent.end(&lease) != Some(StoreKnows::Yes);
+                self.local.release(&lease) && self.local.lent.end(&lease) != Some(StoreKnows::Yes);
             ended |= is_here_alone
                 || match &self.remote {
-                    Some(remote) => remote.orphans.keep(OwnedLease::new(&lease)) == Kept::New,
+                    Some(remote) => remote.orphans.keep(lease) == Kept::New,
                     // An in-memory store is done by now; with any other, the lease ends by its time to live.
                     None => {
-                        drop(self.store.release(lease));
+                        drop(self.store.release(lease.as_ref()));
                         true
                     }
                 };
@@ -213,13 +210,13 @@ impl Limiter {
     /// Sets `any` to whether one of them was renewed, and when the store renewed the last.
     async fn renew_each(&self, token: &LeaseToken, any: &mut Stamped<bool>) -> Result<(), LeaseError> {
         for lease in token.leases() {
-            let is_here = self.local.renew(lease);
+            let is_here = self.local.renew(&lease);
             let renewed = match &self.remote {
                 _ if is_here && self.local.lent.get(&lease) != Some(StoreKnows::Yes) => {
                     Stamped { value: true, at: None }
                 }
-                None => self.store.renew(lease).answer().await?,
-                Some(remote) => remote.renew(OwnedLease::new(&lease)).await?,
+                None => self.store.renew(lease.as_ref()).answer().await?,
+                Some(remote) => remote.renew(lease).await?,
             };
             if !renewed.value {
                 return Err(LeaseError::Ended);
@@ -235,15 +232,15 @@ impl Limiter {
 }
 
 impl Remote {
-    async fn release(self: &Arc<Self>, lease: OwnedLease) -> Result<Stamped<bool>, StoreError> {
-        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
-        let work = async move { store.release(lease.as_lease()).answer().await };
+    async fn release(self: &Arc<Self>, lease: KeptLease) -> Result<Stamped<bool>, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.tag()].into_iter()));
+        let work = async move { store.release(lease.as_ref()).answer().await };
         self.run(StoreCall::Release, nodes, work).await
     }
 
-    async fn renew(self: &Arc<Self>, lease: OwnedLease) -> Result<Stamped<bool>, StoreError> {
-        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
-        let work = async move { store.renew(lease.as_lease()).answer().await };
+    async fn renew(self: &Arc<Self>, lease: KeptLease) -> Result<Stamped<bool>, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.tag()].into_iter()));
+        let work = async move { store.renew(lease.as_ref()).answer().await };
         self.run(StoreCall::Renew, nodes, work).await
     }
 }

@@ -3,6 +3,8 @@
 //! [`Limiter::check`] is the whole path: rules select the cells a request touches, the store decides, a failure policy
 //! answers where the store does not, and observers are notified. The crate knows no transport and no concrete store.
 
+mod answer;
+mod cell;
 mod cell_hash;
 mod charge;
 mod check;
@@ -20,7 +22,7 @@ mod limiter;
 mod local;
 mod node_clock;
 mod observer;
-mod owned;
+
 mod refund;
 mod remote;
 mod request;

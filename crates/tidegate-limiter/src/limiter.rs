@@ -11,8 +11,9 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::{Descriptor, Match, MatchedLimits, Matches, Mode, RuleSet, UnknownDomain};
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
+use crate::answer::Answer;
 use crate::cell_hash::CellHasher;
-use crate::check::{Begun, CheckAnswer, Matched, Plan, begin_check, settle_together, without_the_store};
+use crate::check::{Begun, Matched, Plan, begin_check, settle_together, without_the_store};
 use crate::config::LimiterConfig;
 use crate::decision::Decision;
 use crate::deny_cache::DenyCache;
@@ -176,7 +177,7 @@ impl Limiter {
                 }
             },
         };
-        decision.fill(&plan, &answer, self.lease_ids.keys());
+        decision.fill(&plan, &answer, self.lease_ids.keys(), &self.hasher);
         let (matches, of_readings) = (matched.matches(), matched.of_readings);
         self.tell(&Decided { request, matches, decision, of_readings });
     }
@@ -209,7 +210,7 @@ impl Limiter {
             let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
             let matches = found.as_ref().map_or(&[][..], Matched::matches);
             let mut decision = Decision::not_yet(&snapshot, asked_at);
-            decision.fill(plan, &answer, self.lease_ids.keys());
+            decision.fill(plan, &answer, self.lease_ids.keys(), &self.hasher);
             self.tell(&Decided { request, matches, decision: &decision, of_readings: false });
             decisions.push(Ok(decision));
         }
@@ -319,9 +320,9 @@ impl Limiter {
         }
     }
 
-    async fn ask_memory(&self, plan: &Plan<'_>) -> CheckAnswer {
+    async fn ask_memory(&self, plan: &Plan<'_>) -> Answer {
         if plan.spends.is_empty() {
-            return CheckAnswer::new(Outcomes::new(), Source::None, None);
+            return Answer::new(Outcomes::new(), Source::None, None);
         }
         let request = [Request::once(&plan.spends)];
         let answer = match self.store.decide(&request) {
@@ -332,7 +333,7 @@ impl Limiter {
             }
         };
         match answer {
-            Ok(told) => CheckAnswer::new(told.outcomes, plan.source_in_memory(), told.decided_at),
+            Ok(told) => Answer::new(told.outcomes, plan.source_in_memory(), told.decided_at),
             Err(error) => {
                 self.observer.store_failed(&error);
                 without_the_store(self, &plan.spends, plan.policies())
@@ -342,7 +343,7 @@ impl Limiter {
 
     /// Memory gains nothing from batching, and reports per request when it was decided. A store that does not answer
     /// immediately gets the rest in one call, as soon as that is known.
-    async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<CheckAnswer> {
+    async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<Answer> {
         let mut answers = Vec::with_capacity(plans.len());
         while answers.len() < plans.len() && !self.store_takes_time.load(Ordering::Relaxed) {
             answers.push(self.ask_memory(plans[answers.len()]).await);
@@ -357,7 +358,7 @@ impl Limiter {
                 let (decided_at, mut outcomes) = (told.decided_at, told.into_iter());
                 answers.extend(plans.iter().map(|plan| {
                     let outcomes = outcomes.by_ref().take(plan.spends.len()).collect();
-                    CheckAnswer::new(outcomes, plan.source_in_memory(), decided_at)
+                    Answer::new(outcomes, plan.source_in_memory(), decided_at)
                 }));
             }
             Err(error) => {

@@ -10,11 +10,11 @@ use tidegate_core::{Hits, Limit, Micros, Over};
 use tidegate_rules::{Coordination, UnknownDomain};
 use tidegate_store::{Clock, Refund, RefundId, Stamped, StoreError};
 
-use crate::check::{Matched, Plan};
+use crate::cell::Refunds;
+use crate::check::{Cells, Matched, Plan};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::observer::{Settlement, SpentBefore};
-use crate::owned::{GivenBack, OwnedCell};
 use crate::request::CheckRequest;
 use crate::source::Source;
 use crate::spent::{SpentToken, SpentTokenError};
@@ -151,11 +151,12 @@ impl Limiter {
             None => self.store.refund(&refunds(&plan, &all)).answer().await?,
             Some(remote) => {
                 // This node's own cells come last: if the store fails, nothing was refunded here that a retry would repeat.
-                let due = self.due_at_store(&plan, &all);
-                let refunded = remote.refund(stored(&plan, &all, &due), id).await;
-                self.gave_back(&plan, &all);
+                let cells = plan.cells(&self.hasher);
+                let due = self.due_at_store(&cells, &all);
+                let refunded = remote.refund(stored(&cells, &all, &due), id).await;
+                self.gave_back(&cells, &all);
                 let refunded = refunded?;
-                remote.refund_soon(self.give_back_here(&plan, &all, &due));
+                remote.refund_soon(self.give_back_here(&cells, &all, &due));
                 refunded
             }
         };
@@ -239,14 +240,15 @@ impl Limiter {
         let snapshot = self.rules.load_full();
         let matched = Matched::of(&snapshot, request, self)?;
         let plan = matched.plan(request, &self.lease_ids);
+        let cells = plan.cells(&self.hasher);
         let mut last = Stamped::default();
-        for spend in &plan.spends {
+        for ask in &cells.asks {
             last = match &self.remote {
-                None => self.store.reset(spend.cell, spend.touch.limit).answer().await?,
+                None => self.store.reset(ask.spend.cell, ask.limit()).answer().await?,
                 Some(remote) => {
-                    self.local.set(*spend, 0);
-                    let reset = remote.reset(OwnedCell::new(&spend.cell, spend.touch.limit)).await;
-                    self.forget(&plan);
+                    self.local.set(ask.spend, 0);
+                    let reset = remote.reset(ask.cell()).await;
+                    self.forget(&cells);
                     reset?
                 }
             };
@@ -257,13 +259,12 @@ impl Limiter {
 
     /// The hits that the store must refund per cell: all for an exact cell, none for a local one, for an approximate one
     /// those that were reported.
-    fn due_at_store(&self, plan: &Plan<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
-        let policies: SmallVec<[_; 4]> = plan.policies().collect();
-        let due = |Return { place, hits, age }: &Return| match policies[*place].coordination {
+    fn due_at_store(&self, cells: &Cells<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
+        let due = |Return { place, hits, age }: &Return| match cells.asks[*place].policy.coordination {
             Coordination::Exact => *hits,
             Coordination::Local => Hits::ZERO,
             Coordination::Approximate { .. } => {
-                let hash = self.hasher.cell(&plan.spends[*place].cell);
+                let hash = cells.asks[*place].hash;
                 let unreported = self.local.approximate.unreported_since(hash, self.clock.now().back(*age));
                 Hits::new(hits.get().saturating_sub(unreported))
             }
@@ -273,22 +274,21 @@ impl Limiter {
 
     /// Refunds what this node counted itself, which is what is not `due` at the store. Returns what was reported to the store
     /// since then: that must be refunded there after all.
-    fn give_back_here(&self, plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
-        let mut late = GivenBack::new();
-        let policies: SmallVec<[_; 4]> = plan.policies().collect();
+    fn give_back_here(&self, cells: &Cells<'_>, returns: &[Return], due: &[Hits]) -> Refunds {
+        let mut late = Refunds::new();
         for (Return { place, hits, age }, due) in returns.iter().zip(due) {
-            let spend = &plan.spends[*place];
-            match policies[*place].coordination {
+            let ask = &cells.asks[*place];
+            match ask.policy.coordination {
                 Coordination::Exact => {}
-                Coordination::Local => self.local.refund(*spend, *hits, *age),
+                Coordination::Local => self.local.refund(ask.spend, *hits, *age),
                 Coordination::Approximate { .. } => {
-                    self.local.refund(*spend, *hits, *age);
-                    let (hash, here) = (self.hasher.cell(&spend.cell), Hits::new(hits.get() - due.get()));
+                    self.local.refund(ask.spend, *hits, *age);
+                    let here = Hits::new(hits.get() - due.get());
                     let spent_at = self.clock.now().back(*age);
-                    let put_back = self.local.approximate.put_back(hash, here, spent_at);
+                    let put_back = self.local.approximate.put_back(ask.hash, here, spent_at);
                     if put_back < here.get() {
                         let left = Hits::new(here.get() - put_back);
-                        late.push((OwnedCell::new(&spend.cell, spend.touch.limit), left, *age));
+                        late.push((ask.cell(), left, *age));
                     }
                 }
             }
@@ -296,19 +296,16 @@ impl Limiter {
         late
     }
 
-    fn forget(&self, plan: &Plan<'_>) {
+    fn forget(&self, cells: &Cells<'_>) {
         let now = self.clock.now();
-        for spend in &plan.spends {
-            self.deny_cache.forget(self.hasher.cell(&spend.cell), now);
-        }
+        cells.asks.iter().for_each(|ask| self.deny_cache.forget(ask.hash, now));
     }
 
     /// Updates the deny cache: these hits went back, or may have.
-    fn gave_back(&self, plan: &Plan<'_>, all: &[Return]) {
+    fn gave_back(&self, cells: &Cells<'_>, all: &[Return]) {
         let now = self.clock.now();
         for Return { place, hits, .. } in all {
-            let cell = self.hasher.cell(&plan.spends[*place].cell);
-            self.deny_cache.gave_back(cell, *hits, now);
+            self.deny_cache.gave_back(cells.asks[*place].hash, *hits, now);
         }
     }
 }
@@ -329,11 +326,7 @@ fn refunds<'p>(plan: &Plan<'p>, returns: &[Return]) -> SmallVec<[Refund<'p>; 4]>
 }
 
 /// The part of `returns` that goes to the store.
-fn stored(plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
+fn stored(cells: &Cells<'_>, returns: &[Return], due: &[Hits]) -> Refunds {
     let due = returns.iter().zip(due).filter(|(_, due)| **due > Hits::ZERO);
-    let owned = |(one, due): (&Return, &Hits)| {
-        let spend = &plan.spends[one.place];
-        (OwnedCell::new(&spend.cell, spend.touch.limit), *due, one.age)
-    };
-    due.map(owned).collect()
+    due.map(|(one, due)| (cells.asks[one.place].cell(), *due, one.age)).collect()
 }

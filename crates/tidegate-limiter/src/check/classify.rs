@@ -1,31 +1,24 @@
 //! What decides each cell of a request: found without side effects, so that there is nothing to undo.
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Over, Timestamp, Touch};
-use tidegate_rules::{Coordination, OnStoreFailure, Rule};
+use tidegate_core::{Micros, Over, Timestamp};
+use tidegate_rules::Coordination;
 use tidegate_store::Spend;
 
+use crate::answer::Answer;
+use crate::cell::{CellAsk, CellPolicy};
 use crate::cell_hash::CellHasher;
-use crate::deny_cache::{CachedCell, CachedRefusal, Certainty};
+use crate::deny_cache::Certainty;
 use crate::limiter::Limiter;
 use crate::remote::Remote;
 
-/// The cells of one request: what it asks of each, its deny cache key, and its rule's policy.
+/// The cells of one request.
 pub(crate) struct Cells<'p> {
-    pub(crate) spends: &'p [Spend<'p>],
-    pub(crate) cached: SmallVec<[CachedCell<'p>; 4]>,
-    pub(crate) policies: SmallVec<[CellPolicy; 4]>,
+    pub(crate) asks: SmallVec<[CellAsk<'p>; 2]>,
     /// Whether a cached refusal of one of them is enough to refuse the request.
     pub(crate) repeats_refusals: bool,
     /// Whether the store must not be asked.
     pub(crate) without_the_store: bool,
-}
-
-/// How a rule's cells are coordinated, and its failure policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CellPolicy {
-    pub(crate) coordination: Coordination,
-    pub(crate) on_store_failure: OnStoreFailure,
 }
 
 /// Indices into a request's cells.
@@ -35,7 +28,7 @@ pub(crate) type Places = SmallVec<[usize; 4]>;
 #[derive(Default)]
 pub(crate) struct Classified {
     /// The request is known to be refused. Then nothing else is asked.
-    pub(crate) deny: Option<CachedRefusal>,
+    pub(crate) deny: Option<Answer>,
     /// This node: cells of local rules, and of approximate ones whose share has room.
     pub(crate) local: Places,
     /// The store.
@@ -47,33 +40,31 @@ pub(crate) struct Classified {
 /// Finds what decides each of `cells`. Each store node is checked once.
 pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, now: Timestamp) -> Classified {
     if cells.repeats_refusals {
-        let deny = limiter.deny_cache.refusal(cells.cached.iter().copied(), (now, Certainty::Known));
+        let deny = limiter.deny_cache.refusal(cells.asks.iter().copied(), (now, Certainty::Known));
         if deny.is_some() {
             return Classified { deny, ..Classified::default() };
         }
     }
     let mut classified = Classified::default();
     let mut nodes = NodesSeen { remote, now, seen: SmallVec::new() };
-    let is_here = |(place, spend): (usize, &Spend<'_>)| {
-        match cells.policies[place].coordination {
-            Coordination::Local => true,
-            // A share is counted hit by hit: what may go over it is the store's.
-            Coordination::Approximate { .. } if spend.touch.over() != Over::Refuse => false,
-            Coordination::Approximate { sync_every } => {
-                keeps_up(spend, sync_every) && limiter.local.may_decide(cells.cached[place].hash, spend, now)
-            }
-            Coordination::Exact => false,
+    let is_here = |ask: &CellAsk<'_>| match ask.policy.coordination {
+        Coordination::Local => true,
+        // A share is counted hit by hit: what may go over it is the store's.
+        Coordination::Approximate { .. } if ask.spend.touch.over() != Over::Refuse => false,
+        Coordination::Approximate { sync_every } => {
+            keeps_up(ask, sync_every) && limiter.local.may_decide(ask, now)
         }
+        Coordination::Exact => false,
     };
-    let here: SmallVec<[bool; 4]> = cells.spends.iter().enumerate().map(is_here).collect();
+    let here: SmallVec<[bool; 4]> = cells.asks.iter().map(is_here).collect();
     // A rule is decided in one place: one limit that must be asked takes the others along.
     let is_whole = |number: u16| {
-        cells.spends.iter().zip(&here).all(|(other, here)| *here || other.touch.group.number != number)
+        cells.asks.iter().zip(&here).all(|(other, here)| *here || other.group().number != number)
     };
-    for (place, spend) in cells.spends.iter().enumerate() {
-        match here[place] && is_whole(spend.touch.group.number) {
+    for (place, ask) in cells.asks.iter().enumerate() {
+        match here[place] && is_whole(ask.group().number) {
             true => classified.local.push(place),
-            false if nodes.answers(spend.cell.tag) => classified.store.push(place),
+            false if nodes.answers(ask.spend.cell.tag) => classified.store.push(place),
             false => classified.away.push(place),
         }
     }
@@ -82,9 +73,9 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
 
 /// Whether hits reported every `sync_every` still belong to the window in which they were admitted. If not, the store would
 /// count them in the next one and refuse callers within their limit: so it is asked instead.
-fn keeps_up(spend: &Spend<'_>, sync_every: Micros) -> bool {
+fn keeps_up(ask: &CellAsk<'_>, sync_every: Micros) -> bool {
     const PARTS: u64 = 8;
-    let window = spend.touch.limit.quota_window();
+    let window = ask.limit().quota_window();
     window.is_none_or(|window| sync_every.get().saturating_mul(PARTS) <= window.get())
 }
 
@@ -120,32 +111,16 @@ impl<'p> Cells<'p> {
     ) -> Self {
         // A cell that counts refused requests must see each one, and a charge counts whatever is left: the deny cache must not
         // refuse for them.
-        let is_heard = |touch: &Touch<'_>| touch.limit.counts_refused() || touch.over() == Over::Charge;
-        let repeats_refusals = !spends.iter().any(|spend| is_heard(&spend.touch));
-        let cached = |Spend { cell, touch }: &Spend<'p>| CachedCell {
-            hash: hasher.cell(cell),
-            version: touch.limit.fingerprint(),
-            limit: touch.limit,
-            hits: touch.needs(),
-            group: touch.group,
-        };
-        let (cached, policies) = (spends.iter().map(cached).collect(), policies.collect());
-        Cells { spends, cached, policies, repeats_refusals, without_the_store: false }
+        let is_heard =
+            |spend: &Spend<'_>| spend.touch.limit.counts_refused() || spend.touch.over() == Over::Charge;
+        let repeats_refusals = !spends.iter().any(is_heard);
+        let asks = spends.iter().zip(policies).map(|(spend, policy)| CellAsk::new(hasher, *spend, policy));
+        Cells { asks: asks.collect(), repeats_refusals, without_the_store: false }
     }
 
     /// The cells of limits supplied by the caller, which no rule set covers.
     pub(crate) fn of_a_caller(hasher: &CellHasher, spends: &'p [Spend<'p>]) -> Self {
-        Cells::new(hasher, spends, spends.iter().map(|_| CellPolicy::OF_A_CALLER))
-    }
-}
-
-impl CellPolicy {
-    /// The policy of a limit supplied by the caller.
-    pub(crate) const OF_A_CALLER: CellPolicy =
-        CellPolicy { coordination: Coordination::Exact, on_store_failure: OnStoreFailure::Local };
-
-    pub(crate) fn of(rule: &Rule) -> Self {
-        CellPolicy { coordination: rule.coordination(), on_store_failure: rule.on_store_failure() }
+        Cells::new(hasher, spends, spends.iter().map(|_| CellPolicy::CALLER_LIMIT))
     }
 }
 
@@ -154,8 +129,8 @@ mod tests {
     use std::num::NonZeroU64;
     use std::sync::Arc;
 
-    use tidegate_core::{Ask, FixedWindow, Group, Limit, Scope};
-    use tidegate_rules::{Format, RuleSet, Source};
+    use tidegate_core::{Ask, FixedWindow, Group, Limit, Scope, Touch};
+    use tidegate_rules::{Format, OnStoreFailure, RuleSet, Source};
     use tidegate_store::{CellKey, Clock, MemoryConfig, MemoryStore};
 
     use super::*;

@@ -6,8 +6,9 @@ use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_rules::{Mode, Rule};
 use tidegate_store::Outcomes;
 
-use super::pending::CheckAnswer;
 use super::plan::{Asks, MatchedLimit, Plan};
+use crate::answer::Answer;
+use crate::cell_hash::CellHasher;
 use crate::decision::{Decision, LimitReport, Report, ReportKind};
 use crate::lease::LeaseToken;
 use crate::lease_key::LeaseKeys;
@@ -16,7 +17,13 @@ use crate::spent::SpentToken;
 
 impl Decision {
     /// Fills in the decision from the plan and its answer.
-    pub(crate) fn fill(&mut self, plan: &Plan<'_>, answer: &CheckAnswer, keys: &Arc<LeaseKeys>) {
+    pub(crate) fn fill(
+        &mut self,
+        plan: &Plan<'_>,
+        answer: &Answer,
+        keys: &Arc<LeaseKeys>,
+        hasher: &CellHasher,
+    ) {
         self.source = match plan.spends.is_empty() {
             true if plan.banned => Source::Local,
             true => Source::None,
@@ -32,7 +39,7 @@ impl Decision {
         if self.allowed {
             self.delay = self.reports.iter().map(Report::delay).max().unwrap_or_default();
             let ends_with_client = plan.leases_end_with_client();
-            let taken = |lease| LeaseToken::new(lease, plan.leases(), ends_with_client, keys);
+            let taken = |lease| LeaseToken::new(lease, plan.leases(), ends_with_client, keys, hasher);
             self.lease = plan.lease.and_then(taken);
             self.spent = spent(plan, answer, self.asked_at);
         }
@@ -40,7 +47,7 @@ impl Decision {
 }
 
 /// What a later refund of an allowed request needs.
-fn spent(plan: &Plan<'_>, answer: &CheckAnswer, asked_at: Timestamp) -> Option<SpentToken> {
+fn spent(plan: &Plan<'_>, answer: &Answer, asked_at: Timestamp) -> Option<SpentToken> {
     if answer.source == Source::FallbackOpen {
         return None;
     }

@@ -8,9 +8,10 @@ use std::pin::Pin;
 
 use tidegate_store::{BatchOutcomes, Outcomes, Reply, Request, StoreError};
 
-use super::classify::CellPolicy;
 use super::fallback::without_the_store;
-use super::pending::{Begun, CheckAnswer, begin_direct, settle_together};
+use super::pending::{Begun, begin_direct, settle_together};
+use crate::answer::Answer;
+use crate::cell::CellPolicy;
 use crate::limiter::Limiter;
 use crate::rule_watcher::{RequestResult, RuleResult};
 use crate::source::Source;
@@ -92,7 +93,7 @@ impl Limiter {
             Err(error) => {
                 self.observer.store_failed(&error);
                 let alone = |request: &Request<'_>| {
-                    let policies = request.spends.iter().map(|_| CellPolicy::OF_A_CALLER);
+                    let policies = request.spends.iter().map(|_| CellPolicy::CALLER_LIMIT);
                     without_the_store(self, request.spends, policies)
                 };
                 self.direct_answer(batch.iter().map(alone))
@@ -101,7 +102,7 @@ impl Limiter {
     }
 
     /// All outcomes, and the source with the weakest guarantee.
-    fn direct_answer(&self, answers: impl Iterator<Item = CheckAnswer>) -> (Outcomes, Source) {
+    fn direct_answer(&self, answers: impl Iterator<Item = Answer>) -> (Outcomes, Source) {
         let (mut outcomes, mut source) = (Outcomes::new(), Source::None);
         for answer in answers {
             self.tell_direct(&answer.outcomes, answer.source);

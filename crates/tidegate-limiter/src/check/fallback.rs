@@ -14,9 +14,11 @@ use tidegate_core::{Micros, Outcome, Over, Stance, Timestamp, Verdict};
 use tidegate_rules::OnStoreFailure;
 use tidegate_store::{Clock, HELD_RETRY_AFTER};
 
-use super::classify::{CellPolicy, Cells, Places};
-use super::pending::{CheckAnswer, PendingCheck, Refused};
-use crate::deny_cache::{CachedRefusal, Certainty};
+use super::classify::{Cells, Places};
+use super::pending::{PendingCheck, Refused};
+use crate::answer::Answer;
+use crate::cell::CellPolicy;
+use crate::deny_cache::Certainty;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend, Portion};
 use crate::source::Source;
@@ -26,7 +28,7 @@ pub(crate) fn without_the_store<'p>(
     limiter: &'p Limiter,
     spends: &'p [tidegate_store::Spend<'p>],
     policies: impl Iterator<Item = CellPolicy>,
-) -> CheckAnswer {
+) -> Answer {
     let mut pending = PendingCheck::new(limiter, Cells::new(&limiter.hasher, spends, policies));
     pending.store = (0..spends.len()).collect();
     pending.without_store()
@@ -34,25 +36,24 @@ pub(crate) fn without_the_store<'p>(
 
 impl<'p> PendingCheck<'p> {
     /// The store did not answer for the cells it was asked about.
-    pub(super) fn without_store(&mut self) -> CheckAnswer {
+    pub(super) fn without_store(&mut self) -> Answer {
         self.decide_here(Cause::Failure)
     }
 
     /// The store answers others, but there was no room or no time to ask it for this request.
-    pub(super) fn overloaded(&mut self) -> CheckAnswer {
+    pub(super) fn overloaded(&mut self) -> Answer {
         let now = self.limiter.clock.now();
-        let cells = self.cells.cached.iter().copied();
+        let cells = self.cells.asks.iter().copied();
         if let Some(refusal) = self.limiter.deny_cache.refusal(cells, (now, Certainty::Likely)) {
             let held = self.held.take();
             self.undo(held);
             self.limiter.observer.deny_cache_hit();
-            let CachedRefusal { outcomes, decided_at } = refusal;
-            return CheckAnswer::new(outcomes, Source::DenyCache, decided_at);
+            return refusal;
         }
         self.decide_here(Cause::Overload)
     }
 
-    fn decide_here(&mut self, cause: Cause) -> CheckAnswer {
+    fn decide_here(&mut self, cause: Cause) -> Answer {
         self.cause = cause;
         let now = self.limiter.clock.now();
         let (held, away) = (self.held.take(), std::mem::take(&mut self.store));
@@ -76,7 +77,7 @@ impl<'p> PendingCheck<'p> {
         let Limiter { deny_cache, local: cells, observer, .. } = self.limiter;
         if self.outcomes.is_empty() {
             // Until it is decided, each cell reports its last known outcome.
-            self.outcomes = self.cells.cached.iter().map(|cell| deny_cache.last_seen(cell, now)).collect();
+            self.outcomes = self.cells.asks.iter().map(|cell| deny_cache.last_seen(cell, now)).collect();
         }
         let away = &self.without_replaced(away)[..];
         if let Some(source) = away.iter().map(|place| self.policy_at(*place)).reduce(Source::or_weaker) {
@@ -105,7 +106,7 @@ impl<'p> PendingCheck<'p> {
     /// Of `away` cells those that decide: where the store is asked for another quota that replaces them, that one does, and
     /// they count as spent.
     fn without_replaced(&mut self, away: &[usize]) -> Places {
-        let is_any_of = |place: &usize| self.cells.spends[*place].touch.group.stance == Stance::AnyOf;
+        let is_any_of = |place: &usize| self.cells.asks[*place].group().stance == Stance::AnyOf;
         let is_replaced = self.store.iter().any(is_any_of);
         let (gone, away) = away.iter().copied().partition(|place| is_replaced && is_any_of(place));
         let gone: Places = gone;
@@ -116,14 +117,14 @@ impl<'p> PendingCheck<'p> {
     /// What the request spends here of a cell whose store cannot be asked.
     fn unavailable_spend(&self, place: usize, now: Timestamp) -> LocalSpend<'p> {
         let portion = self.portion_at(place).unwrap_or(Portion::Whole);
-        let left = self.limiter.deny_cache.left(&self.cells.cached[place], now);
+        let left = self.limiter.deny_cache.left(&self.cells.asks[place], now);
         let last_seen = left.map(|outcome| outcome.remaining);
         self.local_spend(place, LocalReason::StoreUnavailable { last_seen, portion })
     }
 
     /// Costs that were incurred already are owed to the store, whatever the policy or another rule says.
     fn owe_charges(&self, spends: impl Iterator<Item = LocalSpend<'p>>) {
-        let is_charge = |own: &LocalSpend<'_>| own.spend.touch.over() == Over::Charge;
+        let is_charge = |own: &LocalSpend<'_>| own.ask.spend.touch.over() == Over::Charge;
         let charges: SmallVec<[LocalSpend<'p>; 2]> = spends.filter(is_charge).collect();
         if !charges.is_empty() {
             self.limiter.local.hold(&charges).keep();
@@ -134,9 +135,7 @@ impl<'p> PendingCheck<'p> {
     fn portion_at(&self, place: usize) -> Option<Portion> {
         match self.policy_at(place) {
             Source::FallbackLocal => Some(Portion::Share),
-            Source::OverloadLocal if !self.cells.spends[place].touch.limit.takes_lease() => {
-                Some(Portion::Share)
-            }
+            Source::OverloadLocal if !self.cells.asks[place].limit().takes_lease() => Some(Portion::Share),
             // Leases are not hits, and are not charged: they live here until they end.
             Source::OverloadOpen => Some(Portion::Whole),
             _ => None,
@@ -163,9 +162,10 @@ impl<'p> PendingCheck<'p> {
     }
 
     fn known_too_little(&self, place: usize, now: Timestamp) -> Option<Outcome> {
-        let cell = &self.cells.cached[place];
+        let cell = &self.cells.asks[place];
         let left = self.limiter.deny_cache.left(cell, now)?;
-        let too_little = cell.group.stance == Stance::Enforced && left.remaining < cell.hits.get().max(1);
+        let too_little =
+            cell.group().stance == Stance::Enforced && left.remaining < cell.needs().get().max(1);
         // The whole quota is back by then at the latest.
         let verdict = Verdict::Refused { retry_after: Some(left.reset_after) };
         too_little.then_some(Outcome { verdict, ..left })
@@ -173,8 +173,8 @@ impl<'p> PendingCheck<'p> {
 
     /// In overload a local rule gives out hits, which time repays, but no leases: the store may already have given out all.
     fn lease_later(&self, place: usize) -> Option<Outcome> {
-        let touch = &self.cells.spends[place].touch;
-        (touch.limit.takes_lease() && touch.group.stance == Stance::Enforced).then_some(ASK_AGAIN)
+        let ask = &self.cells.asks[place];
+        (ask.limit().takes_lease() && ask.group().stance == Stance::Enforced).then_some(ASK_AGAIN)
     }
 
     /// `outcome` of a cell that is decided here; in overload, one of the `away` cells that refuses says to retry soon.
@@ -187,8 +187,8 @@ impl<'p> PendingCheck<'p> {
     /// The policy for a cell whose store cannot be asked.
     fn policy_at(&self, place: usize) -> Source {
         let failed = self.cause == Cause::Failure;
-        match self.cells.policies[place].on_store_failure {
-            OnStoreFailure::Closed if self.cells.spends[place].touch.group.stance == Stance::Enforced => {
+        match self.cells.asks[place].policy.on_store_failure {
+            OnStoreFailure::Closed if self.cells.asks[place].group().stance == Stance::Enforced => {
                 if failed {
                     Source::FallbackClosed
                 } else {

@@ -13,8 +13,9 @@ mod pending;
 mod plan;
 mod shedding;
 
+pub(crate) use classify::Cells;
 pub use direct::Direct;
 pub(crate) use fallback::without_the_store;
 pub(crate) use matched::Matched;
-pub(crate) use pending::{Begun, CheckAnswer, begin_check, settle_together};
+pub(crate) use pending::{Begun, begin_check, settle_together};
 pub(crate) use plan::Plan;

@@ -6,42 +6,24 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Over, Stance, Timestamp};
+use tidegate_core::{Charge, Over, Stance, Timestamp};
 use tidegate_rules::Coordination;
 use tidegate_store::{Clock, Outcomes, Spend};
 
-use super::classify::{CellPolicy, Cells, Classified, Places, classify};
+use super::classify::{Cells, Classified, Places, classify};
 use super::fallback::Cause;
 use super::plan::Plan;
-use crate::deny_cache::CachedRefusal;
+use crate::answer::Answer;
+use crate::cell::{CellAsk, Charges};
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
-use crate::owned::{AskedCell, OwnedCharge, Question};
-use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
+use crate::remote::{Question, Remote, StoreReply, StoreWaiter, TakenLeases};
 use crate::source::Source;
-
-/// The outcomes of all cells of a request, and their source.
-#[derive(Debug)]
-pub(crate) struct CheckAnswer {
-    pub(crate) outcomes: Outcomes,
-    pub(crate) source: Source,
-    /// When the store decided it, by its clock; `None` if a part was decided elsewhere.
-    pub(crate) decided_at: Option<Timestamp>,
-    /// The request's position among those that the store decided at that moment, if there were several.
-    pub(crate) nth: Option<u32>,
-}
-
-impl CheckAnswer {
-    #[inline]
-    pub(crate) fn new(outcomes: Outcomes, source: Source, decided_at: Option<Timestamp>) -> Self {
-        CheckAnswer { outcomes, source, decided_at, nth: None }
-    }
-}
 
 /// A check as far as this node can decide it alone.
 pub(crate) enum Begun<'p> {
     /// Fully decided.
-    Decided(CheckAnswer),
+    Decided(Answer),
     /// The store must be asked. Boxed, so that a check on memory, which never gets here, stays small.
     AskStore(Box<PendingCheck<'p>>),
 }
@@ -69,14 +51,14 @@ pub(crate) fn begin_check<'p>(
     remote: &'p Arc<Remote>,
     plan: &'p Plan<'_>,
 ) -> Begun<'p> {
-    let mut cells = Cells::new(&limiter.hasher, &plan.spends, plan.policies());
+    let mut cells = plan.cells(&limiter.hasher);
     cells.repeats_refusals &= !plan.asks_every_cell;
     cells.without_the_store = plan.without_the_store;
     if plan.lacks_a_key || plan.spends.is_empty() {
         // Refused whatever the store says, or nothing to decide: the store is not asked.
         let now = limiter.clock.now();
-        let last_seen = cells.cached.iter().map(|cell| limiter.deny_cache.last_seen(cell, now));
-        return Begun::Decided(CheckAnswer::new(last_seen.collect(), Source::None, None));
+        let last_seen = cells.asks.iter().map(|cell| limiter.deny_cache.last_seen(cell, now));
+        return Begun::Decided(Answer::new(last_seen.collect(), Source::None, None));
     }
     begin(limiter, remote, cells)
 }
@@ -93,9 +75,9 @@ pub(super) fn begin_direct<'p>(
 fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) -> Begun<'p> {
     let now = limiter.clock.now();
     let classified = classify(limiter, remote, &cells, now);
-    if let Some(CachedRefusal { outcomes, decided_at }) = classified.deny {
+    if let Some(refusal) = classified.deny {
         limiter.observer.deny_cache_hit();
-        return Begun::Decided(CheckAnswer::new(outcomes, Source::DenyCache, decided_at));
+        return Begun::Decided(refusal);
     }
     let mut pending = Box::new(PendingCheck::new(limiter, cells));
     if pending.cells.without_the_store && classified.away.is_empty() {
@@ -106,7 +88,7 @@ fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) ->
 }
 
 /// Asks the store for several requests together, and settles each.
-pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begun<'p>>) -> Vec<CheckAnswer> {
+pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begun<'p>>) -> Vec<Answer> {
     let pending = || {
         begun.iter().filter_map(|begun| match begun {
             Begun::AskStore(pending) => Some(&**pending),
@@ -145,7 +127,7 @@ impl<'p> PendingCheck<'p> {
         let mut claims = remote.claims();
         let (local, taken_by_others) = self.take_shares(&local, now);
         for place in store.into_iter().chain(taken_by_others) {
-            let node = remote.node_of(self.cells.spends[place].cell.tag);
+            let node = remote.node_of(self.cells.asks[place].spend.cell.tag);
             let is_asked = !self.cells.without_the_store && claims.claim(node, now);
             if is_asked { self.store.push(place) } else { away.push(place) }
         }
@@ -178,10 +160,10 @@ impl<'p> PendingCheck<'p> {
         let (mut here, mut taken_by_others) = (SmallVec::<[LocalSpend<'p>; 2]>::new(), Places::new());
         let cells = &self.limiter.local;
         for &place in local {
-            let (hash, spend) = (self.cells.cached[place].hash, &self.cells.spends[place]);
-            match self.cells.policies[place].coordination {
+            let ask = &self.cells.asks[place];
+            match ask.policy.coordination {
                 Coordination::Approximate { sync_every } => {
-                    if cells.approximate.take(hash, spend, sync_every, cells.fleet.size(), now) {
+                    if cells.approximate.take(ask, sync_every, cells.fleet.size(), now) {
                         here.push(self.local_spend(place, LocalReason::Approximate));
                     } else {
                         taken_by_others.push(place);
@@ -193,7 +175,7 @@ impl<'p> PendingCheck<'p> {
             }
         }
         // A rule is decided in one place.
-        let group = |place: usize| self.cells.spends[place].touch.group.number;
+        let group = |place: usize| self.cells.asks[place].group().number;
         let lost: SmallVec<[u16; 2]> = taken_by_others.iter().map(|place| group(*place)).collect();
         let (gone, here): (SmallVec<_>, SmallVec<_>) =
             here.into_iter().partition(|own: &LocalSpend<'_>| lost.contains(&group(own.place)));
@@ -205,14 +187,9 @@ impl<'p> PendingCheck<'p> {
 
     /// Reports used-up shares to the store at once: it decides what comes next.
     fn report_shares(&self, remote: &Arc<Remote>, now: Timestamp) {
-        for &place in &self.store {
-            let CellPolicy { coordination: Coordination::Approximate { .. }, .. } =
-                self.cells.policies[place]
-            else {
-                continue;
-            };
-            let cell = &self.cells.cached[place];
-            let used_up = self.limiter.local.approximate.used_up(cell.hash, cell.hits, now);
+        let asks = self.store.iter().map(|place| &self.cells.asks[*place]);
+        for ask in asks.filter(|ask| ask.is_approximate()) {
+            let used_up = self.limiter.local.approximate.used_up(ask.hash, ask.needs(), now);
             used_up.into_iter().for_each(|unreported| remote.report_soon(unreported));
         }
     }
@@ -224,24 +201,23 @@ impl<'p> PendingCheck<'p> {
     }
 
     /// Completes the request with the store's reply, or without one.
-    pub(crate) fn settle(&mut self, stored: Option<StoreReply>) -> CheckAnswer {
+    pub(crate) fn settle(&mut self, stored: Option<StoreReply>) -> Answer {
         match stored {
-            Some(StoreReply::Answered(stored)) => self.after(stored),
+            Some(StoreReply::Answered(stored, leases)) => self.after(stored, leases),
             Some(StoreReply::Overloaded) => self.overloaded(),
             None => self.without_store(),
         }
     }
 
-    fn after(&mut self, mut stored: StoreAnswer) -> CheckAnswer {
+    fn after(&mut self, stored: Answer, leases: Option<TakenLeases>) -> Answer {
         // The store issues leases only to a request that passes, and then nothing is left to refuse it.
-        stored.leases.take().into_iter().for_each(TakenLeases::keep);
-        if self.store.len() == self.cells.spends.len() {
-            let answer = CheckAnswer::new(stored.outcomes, stored.source, stored.decided_at);
-            return CheckAnswer { nth: stored.nth, ..answer };
+        leases.into_iter().for_each(TakenLeases::keep);
+        if self.store.len() == self.cells.asks.len() {
+            return stored;
         }
         let told = || self.store.iter().zip(&stored.outcomes);
         // What went into debt is refused, but spent: from all its cells.
-        let group = |place: usize| self.cells.spends[place].touch.group;
+        let group = |place: usize| self.cells.asks[place].group();
         let passes = Stance::is_satisfied(told().map(|(place, told)| (group(*place), told.is_spent())));
         for (place, outcome) in self.store.iter().zip(&stored.outcomes) {
             self.outcomes[*place] = *outcome;
@@ -266,9 +242,13 @@ impl<'p> PendingCheck<'p> {
 
     /// This node refuses the request, so that the store is not asked. What it charges there is charged all the same.
     fn charge_anyway(&self, remote: &Arc<Remote>) {
-        let charges = self.store.iter().map(|place| &self.cells.spends[*place]);
-        let charges = charges.filter(|spend| spend.touch.over() == Over::Charge);
-        let charges: Vec<OwnedCharge> = charges.map(OwnedCharge::of_debt).collect();
+        let asks = self.store.iter().map(|place| &self.cells.asks[*place]);
+        let charge = |ask: &CellAsk<'_>| {
+            let overdraft = ask.limit().most_debt();
+            (ask.cell(), Charge { overdraft, ..Charge::now(ask.spend.touch.ask.hits) })
+        };
+        let charges: Charges =
+            asks.filter(|ask| ask.spend.touch.over() == Over::Charge).map(charge).collect();
         if !charges.is_empty() {
             let charging = remote.clone();
             remote.spawn(Box::pin(async move { drop(charging.charge(charges).await) }));
@@ -277,21 +257,15 @@ impl<'p> PendingCheck<'p> {
 
     /// What to ask the store.
     fn question(&self) -> Question<'_> {
-        let asked = |&place: &usize| {
-            let (spend, cell) = (&self.cells.spends[place], &self.cells.cached[place]);
-            let coordination = self.cells.policies[place].coordination;
-            let approximate = matches!(coordination, Coordination::Approximate { .. });
-            AskedCell { spend, hash: cell.hash, version: cell.version, approximate }
-        };
-        let cells = self.store.iter().map(asked).collect();
-        Question { cells, repeats_refusals: self.cells.repeats_refusals }
+        let (cells, places) = (&self.cells.asks[..], &self.store[..]);
+        Question { cells, places, repeats_refusals: self.cells.repeats_refusals }
     }
 
     pub(super) fn local_spend(&self, place: usize, reason: LocalReason) -> LocalSpend<'p> {
-        LocalSpend { place, spend: self.cells.spends[place], hash: self.cells.cached[place].hash, reason }
+        LocalSpend { place, ask: self.cells.asks[place], reason }
     }
 
-    pub(super) fn answer(&mut self) -> CheckAnswer {
-        CheckAnswer::new(std::mem::take(&mut self.outcomes), self.source, None)
+    pub(super) fn answer(&mut self) -> Answer {
+        Answer::new(std::mem::take(&mut self.outcomes), self.source, None)
     }
 }

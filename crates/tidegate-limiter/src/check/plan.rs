@@ -9,8 +9,10 @@ use tidegate_rules::{
 };
 use tidegate_store::{CellKey, Spend};
 
-use super::classify::CellPolicy;
+use super::classify::Cells;
 use super::matched::StrictestLimit;
+use crate::cell::CellPolicy;
+use crate::cell_hash::CellHasher;
 use crate::decision::{Decision, Report};
 use crate::lease_ids::LeaseIds;
 use crate::request::{CheckRequest, DescriptorAsk, Incurred};
@@ -242,6 +244,11 @@ impl<'p> Plan<'p> {
         about.filter_map(|(_, report)| report.limit()).map(|limit| limit.outcome.reset_after).max()
     }
 
+    /// Its cells, as every room but the store in memory reads them.
+    pub(crate) fn cells(&self, hasher: &CellHasher) -> Cells<'_> {
+        Cells::new(hasher, &self.spends, self.policies())
+    }
+
     /// The policy of the rule behind each spend.
     pub(crate) fn policies(&self) -> impl Iterator<Item = CellPolicy> {
         let mut next = 0;
@@ -251,7 +258,7 @@ impl<'p> Plan<'p> {
             next += usize::from(is_first);
             is_first
         });
-        first_of_next.map(|entry| entry.rule.map_or(CellPolicy::OF_A_CALLER, CellPolicy::of))
+        first_of_next.map(|entry| entry.rule.map_or(CellPolicy::CALLER_LIMIT, CellPolicy::of))
     }
 
     /// The names of the first rule at this spend, and of its limit.

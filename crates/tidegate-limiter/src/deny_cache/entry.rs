@@ -1,9 +1,10 @@
 //! The store's last answer about one cell, and how long its refusal may be repeated.
 
-use tidegate_core::{Hits, LastAnswer, LimitFingerprint, Micros, RefusalHolds, Timestamp};
+use tidegate_core::{Hits, LastAnswer, LimitFingerprint, Micros, Outcome, RefusalHolds, Timestamp};
 use tidegate_store::HELD_RETRY_AFTER;
 
-use super::AnsweredCell;
+use super::AnswerTimes;
+use crate::cell::CellAsk;
 use crate::cell_hash::CellHash;
 
 /// A refusal is repeated for at most this long. After that a refund, a reset or a raised limit elsewhere takes effect: within
@@ -93,36 +94,35 @@ impl Entry {
         8 * spent / u128::from(self.quota.max(1))
     }
 
-    pub(super) fn learn(&mut self, answer: &AnsweredCell<'_>) {
+    pub(super) fn learn(&mut self, cell: &CellAsk<'_>, outcome: Outcome, when: AnswerTimes) {
+        let (limit, version) = (cell.limit(), cell.limit().fingerprint());
         // Answers overtake each other. One from before the cell was changed, or older than the entry, is ignored.
-        if answer.sent < self.sent
-            || (answer.sent == self.void_until && self.void_until > Timestamp::default())
-        {
+        if when.sent < self.sent || (when.sent == self.void_until && self.void_until > Timestamp::default()) {
             return;
         }
-        if self.version != answer.version {
-            *self = Entry { cell: self.cell, version: answer.version, ..Entry::default() };
+        if self.version != version {
+            *self = Entry { cell: self.cell, version, ..Entry::default() };
         }
-        (self.sent, self.received) = (answer.sent, answer.received);
-        (self.last, self.quota) = (LastAnswer::of(&answer.outcome), answer.limit.quota());
-        let hits = Hits::new(answer.hits.get().max(1));
-        if answer.outcome.is_admitted() {
+        (self.sent, self.received) = (when.sent, when.received);
+        (self.last, self.quota) = (LastAnswer::of(&outcome), limit.quota());
+        let hits = Hits::new(cell.needs().get().max(1));
+        if outcome.is_admitted() {
             // An admission voids the refusal of the same or a smaller cost.
             self.refusal = self.refusal.filter(|refusal| refusal.hits > hits);
-        } else if answer.limit.refusal_holds() != RefusalHolds::Never
+        } else if limit.refusal_holds() != RefusalHolds::Never
             // Hits that another request holds for a moment may be returned at any time.
-            && answer.outcome.retry_after() != Some(HELD_RETRY_AFTER)
+            && outcome.retry_after() != Some(HELD_RETRY_AFTER)
         {
             let new = Refusal {
-                is_of_a_moment: answer.limit.refusal_holds() == RefusalHolds::AtThatMoment,
-                sent: answer.sent,
-                received: answer.received,
-                decided_at: answer.decided_at,
+                is_of_a_moment: limit.refusal_holds() == RefusalHolds::AtThatMoment,
+                sent: when.sent,
+                received: when.received,
+                decided_at: when.decided,
                 hits,
-                retry_after: answer.outcome.retry_after(),
+                retry_after: outcome.retry_after(),
             };
             let says_more =
-                |old: &Refusal| old.hits <= hits && old.sent + old.lasts() >= answer.sent + new.lasts();
+                |old: &Refusal| old.hits <= hits && old.sent + old.lasts() >= when.sent + new.lasts();
             self.refusal = self.refusal.filter(says_more).or(Some(new));
         }
     }

@@ -11,10 +11,13 @@ mod entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidegate_core::{Group, Hits, Limit, LimitFingerprint, Micros, Outcome, Stance, Timestamp, Verdict};
+use tidegate_core::{Hits, Micros, Outcome, Stance, Timestamp, Verdict};
 use tidegate_store::Outcomes;
 
+use crate::answer::Answer;
+use crate::cell::CellAsk;
 use crate::cell_hash::CellHash;
+use crate::source::Source;
 use entry::{Bucket, Entry, WIDTH, worst_of};
 
 /// The store's last answer about each cell.
@@ -38,37 +41,14 @@ pub(crate) enum Certainty {
     Likely,
 }
 
-/// A cell to look up, and what the request asks of it.
-#[derive(Clone, Copy)]
-pub(crate) struct CachedCell<'a> {
-    pub(crate) hash: CellHash,
-    pub(crate) version: LimitFingerprint,
-    pub(crate) limit: &'a Limit,
-    pub(crate) hits: Hits,
-    pub(crate) group: Group,
-}
-
-/// The store's answer about one cell.
+/// When the store gave an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AnsweredCell<'a> {
-    pub(crate) limit: &'a Limit,
-    pub(crate) version: LimitFingerprint,
-    pub(crate) hits: Hits,
-    pub(crate) outcome: Outcome,
-    /// When the call was sent, and when its answer arrived.
+pub(crate) struct AnswerTimes {
+    /// When the call was sent, and when its answer arrived, by this node's clock.
     pub(crate) sent: Timestamp,
     pub(crate) received: Timestamp,
-    /// When the store decided, by its own clock.
-    pub(crate) decided_at: Option<Timestamp>,
-}
-
-/// A store refusal that this node repeats.
-#[derive(Clone, Debug)]
-pub(crate) struct CachedRefusal {
-    /// The outcome of each cell, as far as known.
-    pub(crate) outcomes: Outcomes,
-    /// A moment of the store's clock, not before the refusal and not after now, at which the store refuses the request.
-    pub(crate) decided_at: Option<Timestamp>,
+    /// When the store decided, by its own.
+    pub(crate) decided: Option<Timestamp>,
 }
 
 impl DenyCache {
@@ -85,26 +65,26 @@ impl DenyCache {
     /// may start a penalty.
     pub(crate) fn refusal<'a>(
         &self,
-        cells: impl Iterator<Item = CachedCell<'a>> + Clone,
+        cells: impl Iterator<Item = CellAsk<'a>> + Clone,
         (now, how): (Timestamp, Certainty),
-    ) -> Option<CachedRefusal> {
-        let refused = |cell: CachedCell<'_>| match cell.group.stance {
+    ) -> Option<Answer> {
+        let refused = |cell: CellAsk<'_>| match cell.group().stance {
             Stance::Enforced => self.refusal_of_cell(&cell, (now, how)),
             Stance::AnyOf | Stance::Shadow => None,
         };
         let may_start =
-            |cell: CachedCell<'_>| cell.group.is_penalty && self.refusal_of_cell(&cell, (now, how)).is_none();
+            |cell: CellAsk<'_>| cell.group().is_penalty && self.refusal_of_cell(&cell, (now, how)).is_none();
         if how != Certainty::Likely && cells.clone().any(may_start) {
             return None;
         }
         let (outcomes, decided_at) = refusal_of(cells, refused, |cell| self.last_seen(cell, now))?;
-        Some(CachedRefusal { outcomes, decided_at })
+        Some(Answer::new(outcomes, Source::DenyCache, decided_at))
     }
 
     /// The outcome of a cell that refuses, and when the store refused.
     fn refusal_of_cell(
         &self,
-        cell: &CachedCell<'_>,
+        cell: &CellAsk<'_>,
         (now, how): (Timestamp, Certainty),
     ) -> Option<(Outcome, Option<Timestamp>)> {
         let entry = self.find(cell)?;
@@ -114,35 +94,36 @@ impl DenyCache {
             Certainty::Likely => refusal.may_hold_at(now),
         })?;
         // A look is treated as one hit.
-        if cell.hits.get().max(1) < refusal.hits.get() {
+        if cell.needs().get().max(1) < refusal.hits.get() {
             return None;
         }
         let (elapsed, wait) = (now.since(entry.received), refusal.wait_at(now));
-        let outcome = entry.last.refusal_after(cell.limit, elapsed, cell.hits, refusal.hits, wait);
+        let outcome = entry.last.refusal_after(cell.limit(), elapsed, cell.needs(), refusal.hits, wait);
         Some((outcome, refusal.decided_at(now)))
     }
 
     /// What is left of the cell as of `now`, from the store's last answer; `None` if unknown or the whole quota is back.
-    pub(crate) fn left(&self, cell: &CachedCell<'_>, now: Timestamp) -> Option<Outcome> {
+    pub(crate) fn left(&self, cell: &CellAsk<'_>, now: Timestamp) -> Option<Outcome> {
         let entry = self.find_under_any_limit(cell.hash)?;
-        let last = match entry.version == cell.version {
+        let last = match entry.version == cell.limit().fingerprint() {
             true => entry.last,
-            false => entry.last.under(entry.quota, cell.limit),
+            false => entry.last.under(entry.quota, cell.limit()),
         };
-        last.left_after(cell.limit, now.since(entry.received))
+        last.left_after(cell.limit(), now.since(entry.received))
     }
 
     /// What is left of a cell as far as known; an unknown cell is full.
-    pub(crate) fn last_seen(&self, cell: &CachedCell<'_>, now: Timestamp) -> Outcome {
+    pub(crate) fn last_seen(&self, cell: &CellAsk<'_>, now: Timestamp) -> Outcome {
         self.left(cell, now).unwrap_or(Outcome {
             verdict: Verdict::Admitted { delay: Micros::ZERO },
-            remaining: cell.limit.quota(),
+            remaining: cell.limit().quota(),
             reset_after: Micros::ZERO,
         })
     }
 
     /// Records an answer of the store.
-    pub(crate) fn remember(&self, hash: CellHash, answer: &AnsweredCell<'_>) {
+    pub(crate) fn remember(&self, cell: &CellAsk<'_>, outcome: Outcome, when: AnswerTimes) {
+        let (hash, version) = (cell.hash, cell.limit().fingerprint());
         let mut shard = self.shard(hash).lock();
         if shard.is_empty() {
             shard.resize(self.buckets_per_shard, Bucket::default());
@@ -151,15 +132,15 @@ impl DenyCache {
         let entry = match bucket.iter().position(|entry| entry.cell == Some(hash)) {
             Some(place) => &mut bucket[place],
             None => {
-                let oldest = &mut bucket[worst_of(bucket, answer.sent)];
-                if oldest.refusal.is_some_and(|refusal| refusal.holds_at(answer.sent)) {
+                let oldest = &mut bucket[worst_of(bucket, when.sent)];
+                if oldest.refusal.is_some_and(|refusal| refusal.holds_at(when.sent)) {
                     self.evicted.fetch_add(1, Ordering::Relaxed);
                 }
-                *oldest = Entry { cell: Some(hash), version: answer.version, ..Entry::default() };
+                *oldest = Entry { cell: Some(hash), version, ..Entry::default() };
                 oldest
             }
         };
-        entry.learn(answer);
+        entry.learn(cell, outcome, when);
     }
 
     /// Drops the entry of a cell whose full quota is back, and voids answers still in flight.
@@ -201,8 +182,8 @@ impl DenyCache {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    fn find(&self, cell: &CachedCell<'_>) -> Option<Entry> {
-        self.find_under_any_limit(cell.hash).filter(|entry| entry.version == cell.version)
+    fn find(&self, cell: &CellAsk<'_>) -> Option<Entry> {
+        self.find_under_any_limit(cell.hash).filter(|entry| entry.version == cell.limit().fingerprint())
     }
 
     fn find_under_any_limit(&self, hash: CellHash) -> Option<Entry> {
@@ -243,10 +224,11 @@ mod tests {
     use std::cell::Cell;
     use std::sync::OnceLock;
 
-    use tidegate_core::{Concurrency, RefusedHits, Scope, SlidingLog};
-    use tidegate_store::CellKey;
+    use tidegate_core::{Ask, Concurrency, Group, Limit, RefusedHits, Scope, SlidingLog, Touch};
+    use tidegate_store::{CellKey, Spend};
 
     use super::*;
+    use crate::cell::CellPolicy;
     use crate::cell_hash::CellHasher;
 
     /// Milliseconds of this node's clock; the store's is an hour ahead.
@@ -266,14 +248,14 @@ mod tests {
         how: Certainty,
         now: u64,
     ) -> Option<Timestamp> {
-        let (hash, version) = (CellHasher::new([1, 2]).cell(&cell_key()), limit.fingerprint());
+        let touch = Touch { limit, ask: Ask::hits(1), group: Group::ENFORCED };
+        let spend = Spend { cell: cell_key(), touch };
+        let cell = CellAsk::new(&CellHasher::new([1, 2]), spend, CellPolicy::CALLER_LIMIT);
         let verdict = Verdict::Refused { retry_after: Some(Micros::from_millis(wait_ms)) };
         let outcome = Outcome { verdict, remaining: 0, reset_after: Micros::from_millis(wait_ms) };
-        let (hits, sent, received) = (Hits::ONE, node(sent), node(received));
         let cache = DenyCache::new(16);
-        let decided_at = Some(store(decided));
-        cache.remember(hash, &AnsweredCell { limit, version, hits, outcome, sent, received, decided_at });
-        let cell = CachedCell { hash, version, limit, hits, group: Group::ENFORCED };
+        let when = AnswerTimes { sent: node(sent), received: node(received), decided: Some(store(decided)) };
+        cache.remember(&cell, outcome, when);
         cache.refusal([cell].into_iter(), (node(now), how)).expect("it is refused").decided_at
     }
 

@@ -12,10 +12,9 @@ use std::collections::hash_map::Entry;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tidegate_core::{Hits, Micros, Outcome, Timestamp};
-use tidegate_store::Spend;
 
+use crate::cell::{CellAsk, KeptCell};
 use crate::cell_hash::CellHash;
-use crate::owned::OwnedCell;
 
 /// The cells of approximate rules that this node has seen.
 pub(crate) struct Approximate {
@@ -24,7 +23,7 @@ pub(crate) struct Approximate {
 }
 
 struct Share {
-    cell: OwnedCell,
+    cell: KeptCell,
     sync_every: Micros,
     /// Hits that may still be admitted before the next store answer.
     left: u64,
@@ -40,8 +39,7 @@ struct Share {
 /// Hits that must be reported to the store.
 #[derive(Clone)]
 pub(crate) struct Unreported {
-    pub(crate) hash: CellHash,
-    pub(crate) cell: OwnedCell,
+    pub(crate) cell: KeptCell,
     pub(crate) hits: u64,
 }
 
@@ -56,51 +54,45 @@ impl Approximate {
         Approximate { cells: Mutex::default(), most }
     }
 
-    /// Whether `spend` fits into this node's share. Takes nothing.
-    pub(crate) fn has_room(&self, hash: CellHash, spend: &Spend<'_>, fleet: u64) -> bool {
+    /// Whether `ask` fits into this node's share. Takes nothing.
+    pub(crate) fn has_room(&self, ask: &CellAsk<'_>, fleet: u64) -> bool {
         // Leases end by ID, on any node: a count alone cannot track them.
-        if spend.touch.limit.takes_lease() {
+        if ask.limit().takes_lease() {
             return false;
         }
         let cells = self.cells.lock();
-        let whole = spend.touch.limit.quota().div_ceil(fleet.max(1));
-        let left = match cells.get(&hash) {
-            Some(share) if share.cell.limit == *spend.touch.limit => share.left,
+        let whole = ask.limit().quota().div_ceil(fleet.max(1));
+        let left = match cells.get(&ask.hash) {
+            Some(share) if share.cell.limit() == ask.limit() => share.left,
             Some(share) => share.left.min(whole),
             None if cells.len() >= self.most => return false,
             None => whole,
         };
-        left >= spend.touch.ask.hits.get()
+        left >= ask.spend.touch.ask.hits.get()
     }
 
-    /// Takes `spend` from this node's share; false if it does not fit. A look takes nothing.
-    pub(crate) fn take(
-        &self,
-        hash: CellHash,
-        spend: &Spend<'_>,
-        sync_every: Micros,
-        fleet: u64,
-        now: Timestamp,
-    ) -> bool {
+    /// Takes `ask` from this node's share; false if it does not fit. A look takes nothing.
+    pub(crate) fn take(&self, ask: &CellAsk<'_>, sync_every: Micros, fleet: u64, now: Timestamp) -> bool {
         let mut cells = self.cells.lock();
         let full = cells.len() >= self.most;
-        let share = match cells.entry(hash) {
+        let whole = ask.limit().quota().div_ceil(fleet.max(1));
+        let share = match cells.entry(ask.hash) {
             Entry::Occupied(share) => share.into_mut(),
             Entry::Vacant(_) if full => return false,
             Entry::Vacant(place) => place.insert(Share {
-                cell: OwnedCell::new(&spend.cell, spend.touch.limit),
+                cell: ask.cell(),
                 sync_every,
-                left: spend.touch.limit.quota().div_ceil(fleet.max(1)),
+                left: whole,
                 unreported: 0,
                 reporting: 0,
                 doubtful: (0, now),
                 heard: now,
             }),
         };
-        let hits = spend.touch.ask.hits.get();
-        if share.cell.limit != *spend.touch.limit {
-            share.cell.limit = spend.touch.limit.clone();
-            share.left = share.left.min(spend.touch.limit.quota().div_ceil(fleet.max(1)));
+        let hits = ask.spend.touch.ask.hits.get();
+        if share.cell.limit() != ask.limit() {
+            share.cell = ask.cell();
+            share.left = share.left.min(whole);
         }
         share.sync_every = sync_every;
         if share.left < hits {
@@ -115,7 +107,7 @@ impl Approximate {
     pub(crate) fn used_up(&self, hash: CellHash, hits: Hits, now: Timestamp) -> Option<Unreported> {
         let mut cells = self.cells.lock();
         let share = cells.get_mut(&hash)?;
-        (share.left < hits.get() && share.unreported > 0).then(|| share.report(hash, now))
+        (share.left < hits.get() && share.unreported > 0).then(|| share.report(now))
     }
 
     /// Admitted hits that were not reported, if that covers `spent_at`.
@@ -150,14 +142,14 @@ impl Approximate {
             let waited = now < share.heard || now.since(share.heard) >= share.sync_every;
             share.unreported > 0 && waited
         });
-        due.take(most).map(|(hash, share)| share.report(*hash, now)).collect()
+        due.take(most).map(|(_, share)| share.report(now)).collect()
     }
 
     /// All unreported hits, whether or not due. They count as reported from here on.
     pub(crate) fn unreported(&self, now: Timestamp) -> Vec<Unreported> {
         let mut cells = self.cells.lock();
         let untold = cells.iter_mut().filter(|(_, share)| share.unreported > 0);
-        untold.map(|(hash, share)| share.report(*hash, now)).collect()
+        untold.map(|(_, share)| share.report(now)).collect()
     }
 
     /// How many cells have unreported hits.
@@ -203,16 +195,16 @@ impl Approximate {
         let unknown = share.unreported + share.reporting;
         let remaining = outcome.remaining.saturating_sub(unknown);
         // Never more unreported than a share of the whole.
-        let most = share.cell.limit.quota().div_ceil(fleet.max(1)).saturating_sub(unknown);
+        let most = share.cell.limit().quota().div_ceil(fleet.max(1)).saturating_sub(unknown);
         share.left = remaining.div_ceil(fleet.max(1)).min(most);
         share.heard = now;
-        Some(View { spent: share.cell.limit.quota().saturating_sub(remaining) })
+        Some(View { spent: share.cell.limit().quota().saturating_sub(remaining) })
     }
 
     /// Removes cells that were not spent from for a while.
     pub(crate) fn sweep(&self, now: Timestamp) {
         let idle = |share: &Share| {
-            let quiet = share.sync_every + share.cell.limit.quota_window().unwrap_or_default();
+            let quiet = share.sync_every + share.cell.limit().quota_window().unwrap_or_default();
             share.unreported + share.reporting == share.doubtful.0 && now.since(share.heard) > quiet + quiet
         };
         self.cells.lock().retain(|_, share| !idle(share));
@@ -230,20 +222,21 @@ impl Share {
     }
 
     /// The report of all unreported hits, which count as reported from now on.
-    fn report(&mut self, hash: CellHash, now: Timestamp) -> Unreported {
+    fn report(&mut self, now: Timestamp) -> Unreported {
         self.heard = now;
         let hits = std::mem::take(&mut self.unreported);
         self.reporting += hits;
-        Unreported { hash, cell: self.cell.clone(), hits }
+        Unreported { cell: self.cell.clone(), hits }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::CellPolicy;
     use crate::cell_hash::CellHasher;
     use tidegate_core::{Ask, FixedWindow, Group, Limit, Scope, Touch, Verdict};
-    use tidegate_store::CellKey;
+    use tidegate_store::{CellKey, Spend};
 
     #[test]
     fn what_the_store_said_before_it_heard_of_a_report_gives_no_second_share() {
@@ -251,9 +244,10 @@ mod tests {
         let scope = Scope::new(&[b"rule"]);
         let cell = CellKey { scope: &scope, key: b"key", tag: b"key" };
         let touch = Touch { limit: &limit, ask: Ask::hits(1), group: Group::ENFORCED };
-        let (spend, hash) = (Spend { cell, touch }, CellHasher::new([1, 2]).cell(&cell));
+        let ask = CellAsk::new(&CellHasher::new([1, 2]), Spend { cell, touch }, CellPolicy::CALLER_LIMIT);
+        let hash = ask.hash;
         let (approximate, now) = (Approximate::new(10), Timestamp::from_micros(1_000_000));
-        let take = || approximate.take(hash, &spend, Micros::from_secs(1), 1, now);
+        let take = || approximate.take(&ask, Micros::from_secs(1), 1, now);
         let says = |remaining| {
             let verdict = Verdict::Admitted { delay: Micros::ZERO };
             let outcome = Outcome { verdict, remaining, reset_after: Micros::ZERO };
@@ -277,16 +271,17 @@ mod tests {
         let scope = Scope::new(&[b"rule"]);
         let cell = CellKey { scope: &scope, key: b"key", tag: b"key" };
         let touch = Touch { limit: &limit, ask: Ask::hits(10), group: Group::ENFORCED };
-        let (spend, hash) = (Spend { cell, touch }, CellHasher::new([1, 2]).cell(&cell));
+        let ask = CellAsk::new(&CellHasher::new([1, 2]), Spend { cell, touch }, CellPolicy::CALLER_LIMIT);
+        let hash = ask.hash;
         let (approximate, sync_every) = (Approximate::new(10), Micros::from_secs(1));
         let takes_after_the_store_says_ten = |now| {
             let verdict = Verdict::Admitted { delay: Micros::ZERO };
             let outcome = Outcome { verdict, remaining: 10, reset_after: Micros::ZERO };
             approximate.heard(hash, &outcome, 1, now);
-            approximate.take(hash, &spend, sync_every, 1, now)
+            approximate.take(&ask, sync_every, 1, now)
         };
         let now = Timestamp::from_micros(1_000_000);
-        assert!(approximate.take(hash, &spend, sync_every, 1, now));
+        assert!(approximate.take(&ask, sync_every, 1, now));
         let report = approximate.used_up(hash, Hits::ONE, now).unwrap();
         approximate.may_have_been_told(hash, report.hits, now);
         assert!(!takes_after_the_store_says_ten(now + Micros::from_millis(999)));

@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use super::Portion;
+use crate::cell::{CellAsk, KeptCell};
+use crate::cell_hash::CellHash;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use tidegate_store::Spend;
-
-use super::Portion;
-use crate::cell_hash::CellHash;
-use crate::owned::OwnedCell;
 
 /// Debts by cell: bounded; the rest is forgiven and counted.
 pub(crate) struct Ledger {
@@ -24,7 +22,7 @@ pub(crate) struct Ledger {
 /// The debt to one cell.
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
-    pub(crate) cell: OwnedCell,
+    pub(crate) cell: KeptCell,
     pub(crate) hits: u64,
     /// The portion of the limit from which it was spent.
     pub(crate) portion: Portion,
@@ -44,34 +42,32 @@ impl Ledger {
         Ledger { debts: Mutex::default(), shares: AtomicUsize::new(0), most, forgiven: AtomicU64::new(0) }
     }
 
-    /// Opens an account for the cell of `spend`, if it has none.
-    pub(crate) fn open(&self, hash: CellHash, spend: &Spend<'_>, portion: Portion) -> Account {
-        self.account(&mut self.debts.lock(), hash, spend, portion).0
+    /// Opens an account for this cell, if it has none.
+    pub(crate) fn open(&self, cell: &CellAsk<'_>, portion: Portion) -> Account {
+        self.account(&mut self.debts.lock(), cell, portion).0
     }
 
-    /// Adds to the account of the cell of `spend`. A settlement may have closed it since it was opened, while nothing was owed.
-    pub(crate) fn spent(&self, hash: CellHash, spend: &Spend<'_>, portion: Portion) {
-        let hits = spend.touch.ask.hits.get();
-        match self.account(&mut self.debts.lock(), hash, spend, portion).1 {
+    /// Adds `hits` to the account of this cell. A settlement may have closed it since it was opened, while nothing was owed.
+    pub(crate) fn spent(&self, cell: &CellAsk<'_>, hits: u64, portion: Portion) {
+        match self.account(&mut self.debts.lock(), cell, portion).1 {
             Some(debt) => debt.hits = debt.hits.saturating_add(hits),
             None => drop(self.forgiven.fetch_add(hits, Ordering::Relaxed)),
         }
     }
 
-    /// The account of the cell of `spend`, opened if it has none.
+    /// The account of this cell, opened if it has none.
     fn account<'d>(
         &self,
         debts: &'d mut HashMap<CellHash, Debt, RandomState>,
-        hash: CellHash,
-        spend: &Spend<'_>,
+        cell: &CellAsk<'_>,
         portion: Portion,
     ) -> (Account, Option<&'d mut Debt>) {
         let full = debts.len() >= self.most;
-        match debts.entry(hash) {
+        match debts.entry(cell.hash) {
             Entry::Occupied(known) => (Account::Known, Some(known.into_mut())),
             Entry::Vacant(_) if full => (Account::None, None),
             Entry::Vacant(place) => {
-                let cell = OwnedCell::new(&spend.cell, spend.touch.limit);
+                let cell = cell.cell();
                 self.shares.fetch_add(usize::from(portion == Portion::Share), Ordering::Relaxed);
                 (Account::New, Some(place.insert(Debt { cell, hits: 0, portion })))
             }
@@ -79,21 +75,20 @@ impl Ledger {
     }
 
     /// Whether an account is open of a cell that is there.
-    pub(crate) fn owes(&self, is_there: impl Fn(&OwnedCell) -> bool) -> bool {
+    pub(crate) fn owes(&self, is_there: impl Fn(&KeptCell) -> bool) -> bool {
         self.debts.lock().values().any(|debt| is_there(&debt.cell))
     }
 
     /// Up to `most` accounts whose store has recovered.
-    pub(crate) fn due(&self, most: usize, is_back: impl Fn(&OwnedCell) -> bool) -> Vec<(CellHash, Debt)> {
+    pub(crate) fn due(&self, most: usize, is_back: impl Fn(&KeptCell) -> bool) -> Vec<Debt> {
         let debts = self.debts.lock();
-        let due = debts.iter().filter(|(_, debt)| is_back(&debt.cell)).take(most);
-        due.map(|(hash, debt)| (*hash, debt.clone())).collect()
+        debts.values().filter(|debt| is_back(&debt.cell)).take(most).cloned().collect()
     }
 
-    /// Subtracts `hits` from an account, and closes it if nothing was spent meanwhile.
-    pub(crate) fn settle(&self, hash: CellHash, hits: u64) {
+    /// Subtracts `hits` from the account of a cell, and closes it if nothing was spent meanwhile.
+    pub(crate) fn settle(&self, cell: CellHash, hits: u64) {
         let mut debts = self.debts.lock();
-        let Entry::Occupied(mut debt) = debts.entry(hash) else { return };
+        let Entry::Occupied(mut debt) = debts.entry(cell) else { return };
         debt.get_mut().hits = debt.get().hits.saturating_sub(hits);
         if debt.get().hits == 0 {
             let portion = debt.remove().portion;
@@ -102,10 +97,10 @@ impl Ledger {
     }
 
     /// Restores a debt that was settled, but not paid after all.
-    pub(crate) fn owe_again(&self, hash: CellHash, debt: Debt) {
+    pub(crate) fn owe_again(&self, debt: Debt) {
         let mut debts = self.debts.lock();
         let full = debts.len() >= self.most;
-        match debts.entry(hash) {
+        match debts.entry(debt.cell.hash()) {
             Entry::Occupied(mut known) => {
                 known.get_mut().hits = known.get().hits.saturating_add(debt.hits);
             }
@@ -158,9 +153,10 @@ impl Settling {
 #[cfg(test)]
 mod tests {
     use tidegate_core::{Ask, FixedWindow, Group, Limit, Micros, Scope, Touch};
-    use tidegate_store::CellKey;
+    use tidegate_store::{CellKey, Spend};
 
     use super::*;
+    use crate::cell::CellPolicy;
     use crate::cell_hash::CellHasher;
 
     #[test]
@@ -169,11 +165,12 @@ mod tests {
         let scope = Scope::new(&[b"a"]);
         let cell = CellKey { scope: &scope, key: b"k", tag: b"k" };
         let spend = Spend { cell, touch: Touch { limit: &limit, ask: Ask::hits(7), group: Group::ENFORCED } };
-        let (ledger, hash) = (Ledger::new(10), CellHasher::new([1, 2]).cell(&cell));
-        assert_eq!(ledger.open(hash, &spend, Portion::Share), Account::New);
-        ledger.settle(hash, 0);
-        ledger.spent(hash, &spend, Portion::Share);
-        let owed: Vec<u64> = ledger.due(10, |_| true).iter().map(|(_, debt)| debt.hits).collect();
+        let cell = CellAsk::new(&CellHasher::new([1, 2]), spend, CellPolicy::CALLER_LIMIT);
+        let ledger = Ledger::new(10);
+        assert_eq!(ledger.open(&cell, Portion::Share), Account::New);
+        ledger.settle(cell.hash, 0);
+        ledger.spent(&cell, 7, Portion::Share);
+        let owed: Vec<u64> = ledger.due(10, |_| true).iter().map(|debt| debt.hits).collect();
         assert_eq!((owed, ledger.forgiven(), ledger.owes_shares()), (vec![7], 0, true));
     }
 

@@ -2,26 +2,24 @@
 //! over; from then on they live in both places, and end in both: what this node issued of its share stays issued.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldhash::quality::RandomState;
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tidegate_core::{LeaseId, Timestamp};
-use tidegate_store::{CellKey, LeaseRef};
 
-use crate::owned::OwnedSpend;
+use crate::cell::{KeptAsk, KeptLease};
+use crate::cell_hash::CellHash;
 
 /// Leases issued here: bounded; the rest is counted and never handed over.
 pub(crate) struct LentLeases {
-    leases: Mutex<HashMap<u64, Lent, RandomState>>,
-    names: RandomState,
+    leases: Mutex<HashMap<(CellHash, LeaseId), Lent, RandomState>>,
     most: usize,
     forgotten: AtomicU64,
 }
 
 struct Lent {
-    spend: OwnedSpend,
+    ask: KeptAsk,
     given: Timestamp,
     knows: StoreKnows,
 }
@@ -35,64 +33,46 @@ pub(crate) enum StoreKnows {
 
 impl LentLeases {
     pub(crate) fn new(most: usize) -> Self {
-        LentLeases {
-            leases: Mutex::default(),
-            names: RandomState::default(),
-            most,
-            forgotten: AtomicU64::new(0),
-        }
+        LentLeases { leases: Mutex::default(), most, forgotten: AtomicU64::new(0) }
     }
 
-    fn name_of(&self, cell: &CellKey<'_>, id: LeaseId) -> u64 {
-        self.names.hash_one((cell.scope.as_bytes(), cell.key, id))
-    }
-
-    /// `spend` took its lease at `given`.
-    pub(crate) fn add(&self, spend: OwnedSpend, id: LeaseId, given: Timestamp) {
-        let name = self.name_of(&spend.cell.key(), id);
+    /// `ask` took its lease at `given`.
+    pub(crate) fn add(&self, ask: KeptAsk, given: Timestamp) {
+        let Some(lease) = ask.lease() else { return };
         let mut leases = self.leases.lock();
         if leases.len() >= self.most {
             self.forgotten.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        leases.insert(name, Lent { spend, given, knows: StoreKnows::NotYet });
+        leases.insert(lease.name(), Lent { ask, given, knows: StoreKnows::NotYet });
     }
 
     /// The leases that match `fits` and must be handed over to the store. Expired ones are removed.
-    pub(crate) fn due(&self, now: Timestamp, fits: impl Fn(&OwnedSpend) -> bool) -> Vec<OwnedSpend> {
+    pub(crate) fn due(&self, now: Timestamp, fits: impl Fn(&KeptAsk) -> bool) -> Vec<KeptAsk> {
         let mut leases = self.leases.lock();
         leases.retain(|_, lent| {
-            lent.spend.cell.limit.lease_ttl().is_some_and(|ttl| now.since(lent.given) < ttl)
+            lent.ask.cell.limit().lease_ttl().is_some_and(|ttl| now.since(lent.given) < ttl)
         });
-        let due = leases.values().filter(|lent| lent.knows == StoreKnows::NotYet && fits(&lent.spend));
-        due.map(|lent| lent.spend.clone()).collect()
+        let due = leases.values().filter(|lent| lent.knows == StoreKnows::NotYet && fits(&lent.ask));
+        due.map(|lent| lent.ask.clone()).collect()
     }
 
     /// The store knows of this lease now; false if it has ended here meanwhile.
-    pub(crate) fn is_known_now(&self, lease: &LeaseRef<'_>) -> bool {
-        let known = self.name_of(&lease.cell, lease.id);
+    pub(crate) fn is_known_now(&self, lease: &KeptLease) -> bool {
         let mut leases = self.leases.lock();
-        let Some(lent) = leases.get_mut(&known) else { return false };
+        let Some(lent) = leases.get_mut(&lease.name()) else { return false };
         lent.knows = StoreKnows::Yes;
         true
     }
 
     /// Whether the store knows of this lease; `None` if it was not issued here.
-    pub(crate) fn get(&self, lease: &LeaseRef<'_>) -> Option<StoreKnows> {
-        let leases = self.leases.lock();
-        if leases.is_empty() {
-            return None;
-        }
-        leases.get(&self.name_of(&lease.cell, lease.id)).map(|lent| lent.knows)
+    pub(crate) fn get(&self, lease: &KeptLease) -> Option<StoreKnows> {
+        self.leases.lock().get(&lease.name()).map(|lent| lent.knows)
     }
 
     /// The lease has ended here. Returns whether the store knows of it.
-    pub(crate) fn end(&self, lease: &LeaseRef<'_>) -> Option<StoreKnows> {
-        let mut leases = self.leases.lock();
-        if leases.is_empty() {
-            return None;
-        }
-        leases.remove(&self.name_of(&lease.cell, lease.id)).map(|lent| lent.knows)
+    pub(crate) fn end(&self, lease: &KeptLease) -> Option<StoreKnows> {
+        self.leases.lock().remove(&lease.name()).map(|lent| lent.knows)
     }
 
     /// How many must be handed over to the store.

@@ -14,9 +14,8 @@ use tidegate_store::{
     CellCharge, Clock as _, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store,
 };
 
-use crate::cell_hash::CellHash;
+use crate::cell::{CellAsk, KeptAsk, KeptLease};
 use crate::node_clock::NodeClock;
-use crate::owned::{OwnedCell, OwnedSpend};
 use crate::source::Source;
 use approximate::Approximate;
 use fleet::Fleet;
@@ -36,10 +35,9 @@ pub(crate) struct LocalCells {
 /// A spend that this node decides itself.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalSpend<'p> {
-    /// Index into the request's spends.
+    /// Index into the request's cells.
     pub(crate) place: usize,
-    pub(crate) spend: Spend<'p>,
-    pub(crate) hash: CellHash,
+    pub(crate) ask: CellAsk<'p>,
     pub(crate) reason: LocalReason,
 }
 
@@ -92,7 +90,7 @@ struct HeldSpend<'p> {
 impl HeldSpend<'_> {
     /// Whether it stays spent, whatever becomes of the request.
     fn is_charge(&self) -> bool {
-        self.own.spend.touch.over() == Over::Charge
+        self.own.ask.spend.touch.over() == Over::Charge
     }
 }
 
@@ -112,9 +110,9 @@ impl LocalCells {
     pub(crate) fn hold<'p>(&self, spends: &[LocalSpend<'p>]) -> LocalHold<'_, 'p> {
         let shares: SmallVec<[Option<Limit>; 2]> = spends.iter().map(|own| self.share(own)).collect();
         let asked: SmallVec<[Spend<'_>; 2]> =
-            spends.iter().zip(&shares).map(|(own, share)| under(own.spend, share.as_ref())).collect();
+            spends.iter().zip(&shares).map(|(own, share)| under(own.ask.spend, share.as_ref())).collect();
         let outcomes = at_once(self.memory.decide(&[Request::once(&asked)]));
-        let told = || spends.iter().map(|own| own.spend.touch.group).zip(&outcomes);
+        let told = || spends.iter().map(|own| own.ask.group()).zip(&outcomes);
         let passes = Stance::is_satisfied(told().map(|(group, told)| (group, told.is_admitted())));
         let is_spent = Stance::is_satisfied(told().map(|(group, told)| (group, told.is_spent())));
         let spent: SmallVec<[bool; 2]> = told()
@@ -131,7 +129,9 @@ impl LocalCells {
             .map(|(((own, share), outcome), spent)| HeldSpend { own: *own, share, outcome, spent })
             .collect();
         for held in &held {
-            self.book(held, is_spent);
+            if !(is_spent && held.spent) {
+                self.put_back(std::slice::from_ref(&held.own));
+            }
             if !passes && (is_spent || held.is_charge()) {
                 // It is refused, and what went into debt for it stays spent.
                 self.owe_what_is_kept(held);
@@ -145,14 +145,14 @@ impl LocalCells {
     fn share(&self, own: &LocalSpend<'_>) -> Option<Limit> {
         let LocalReason::StoreUnavailable { last_seen, portion } = own.reason else { return None };
         let fleet = self.divisor(portion);
-        let share = own.spend.touch.limit.divided(fleet);
+        let share = own.ask.limit().divided(fleet);
         let part = last_seen.map_or(u64::MAX, |left| left.div_ceil(fleet));
         if share.takes_lease() {
             // The store does not know of leases that were issued here: they are part of what it had left.
             return Some(share.with_leases_at_most(part));
         }
-        if self.ledger.open(own.hash, &own.spend, portion) != Account::Known {
-            let spend = under(own.spend, Some(&share));
+        if self.ledger.open(&own.ask, portion) != Account::Known {
+            let spend = under(own.ask.spend, Some(&share));
             let too_much = self.look(spend).remaining.saturating_sub(part);
             self.charge(charge_now(spend, too_much));
         }
@@ -167,18 +167,6 @@ impl LocalCells {
         }
     }
 
-    /// Records what was decided.
-    fn book(&self, held: &HeldSpend<'_>, is_spent: bool) {
-        let hits = held.own.spend.touch.ask.hits;
-        let spent = is_spent && held.spent;
-        match held.own.reason {
-            LocalReason::Approximate if !spent => {
-                self.approximate.put_back(held.own.hash, hits, Timestamp::MAX);
-            }
-            LocalReason::Local | LocalReason::Approximate | LocalReason::StoreUnavailable { .. } => {}
-        }
-    }
-
     /// What stays spent here is owed to a store that is unavailable.
     fn owe_what_is_kept(&self, held: &HeldSpend<'_>) {
         if let (true, LocalReason::StoreUnavailable { portion, .. }) = (held.spent, held.own.reason) {
@@ -188,48 +176,34 @@ impl LocalCells {
 
     /// Records a debt: the store must learn what was spent without it.
     fn owe(&self, held: &HeldSpend<'_>, portion: Portion) {
-        let (mut spend, hash) = (held.own.spend, held.own.hash);
-        spend.touch.ask.hits = held.outcome.spent_of(spend.touch.ask.hits);
-        let Spend { cell, touch } = &spend;
-        match touch.ask.lease {
-            _ if !touch.limit.takes_lease() => self.ledger.spent(hash, &spend, portion),
-            Some(id) => {
-                let (cell, version) = (OwnedCell::new(cell, touch.limit), touch.limit.fingerprint());
-                let (ask, group) = (touch.ask, Group::ENFORCED);
-                let spend = OwnedSpend { cell, ask, group, hash, version, approximate: false };
-                self.lent.add(spend, id, self.memory.clock().now());
-            }
-            None => {}
+        let ask = &held.own.ask;
+        if ask.limit().takes_lease() {
+            let kept = KeptAsk { group: Group::ENFORCED, ..ask.keep() };
+            self.lent.add(kept, self.memory.clock().now());
+        } else {
+            self.ledger.spent(ask, held.outcome.spent_of(ask.spend.touch.ask.hits).get(), portion);
         }
     }
 
-    /// Returns what approximate spends took from shares: the request is refused before anything was decided.
+    /// Returns what approximate spends took from shares: they did not spend it after all.
     pub(crate) fn put_back(&self, spends: &[LocalSpend<'_>]) {
         for own in spends.iter().filter(|own| own.reason == LocalReason::Approximate) {
-            self.approximate.put_back(own.hash, own.spend.touch.ask.hits, Timestamp::MAX);
-        }
-    }
-
-    fn unbook(&self, held: &HeldSpend<'_>) {
-        let hits = held.own.spend.touch.ask.hits;
-        match held.own.reason {
-            LocalReason::Approximate => drop(self.approximate.put_back(held.own.hash, hits, Timestamp::MAX)),
-            LocalReason::Local | LocalReason::StoreUnavailable { .. } => {}
+            self.approximate.put_back(own.ask.hash, own.ask.spend.touch.ask.hits, Timestamp::MAX);
         }
     }
 
     /// Whether this node may decide an approximate cell. Instead of refusing by an old answer, it asks the store.
-    pub(crate) fn may_decide(&self, hash: CellHash, spend: &Spend<'_>, now: Timestamp) -> bool {
+    pub(crate) fn may_decide(&self, ask: &CellAsk<'_>, now: Timestamp) -> bool {
         // A share requires a reliable fleet size.
         self.fleet.is_settled()
-            && (self.approximate.is_fresh(hash, now) || self.look(*spend).is_admitted())
-            && self.approximate.has_room(hash, spend, self.fleet.size())
+            && (self.approximate.is_fresh(ask.hash, now) || self.look(ask.spend).is_admitted())
+            && self.approximate.has_room(ask, self.fleet.size())
     }
 
     /// Applies the store's answer about an approximate cell.
-    pub(crate) fn hear(&self, spend: &OwnedSpend, outcome: &Outcome, now: Timestamp) {
-        if let Some(view) = self.approximate.heard(spend.hash, outcome, self.fleet.size(), now) {
-            self.set(spend.as_spend(), view.spent);
+    pub(crate) fn hear(&self, ask: &CellAsk<'_>, outcome: &Outcome, now: Timestamp) {
+        if let Some(view) = self.approximate.heard(ask.hash, outcome, self.fleet.size(), now) {
+            self.set(ask.spend, view.spent);
         }
     }
 
@@ -256,24 +230,26 @@ impl LocalCells {
         at_once(self.memory.charge(&[charge]));
     }
 
-    pub(crate) fn release(&self, lease: LeaseRef<'_>) -> bool {
-        at_once(self.memory.release(lease)).value
+    pub(crate) fn release(&self, lease: &KeptLease) -> bool {
+        at_once(self.memory.release(lease.as_ref())).value
     }
 
-    pub(crate) fn renew(&self, lease: LeaseRef<'_>) -> bool {
-        at_once(self.memory.renew(lease)).value
+    pub(crate) fn renew(&self, lease: &KeptLease) -> bool {
+        at_once(self.memory.renew(lease.as_ref())).value
     }
 
     fn give_back(&self, held: &HeldSpend<'_>) {
-        let spend = under(held.own.spend, held.share.as_ref());
+        let spend = under(held.own.ask.spend, held.share.as_ref());
         let (cell, limit) = (spend.cell, spend.touch.limit);
         match spend.touch.ask.lease {
-            Some(id) if limit.takes_lease() => drop(self.release(LeaseRef { cell, limit, id })),
+            Some(id) if limit.takes_lease() => {
+                at_once(self.memory.release(LeaseRef { cell, limit, id }));
+            }
             // Such a limit counts refused requests, and this one is refused.
             _ if limit.counts_refused() => {}
             _ => self.refund(spend, held.outcome.spent_of(spend.touch.ask.hits), Micros::ZERO),
         }
-        self.unbook(held);
+        self.put_back(std::slice::from_ref(&held.own));
     }
 }
 
@@ -300,7 +276,7 @@ impl LocalHold<'_, '_> {
         self.give_back();
         for held in &self.held {
             let outcome = match held.outcome.is_admitted() {
-                true => self.cells.look(under(held.own.spend, held.share.as_ref())),
+                true => self.cells.look(under(held.own.ask.spend, held.share.as_ref())),
                 false => held.outcome,
             };
             says(held.own.place, outcome);
@@ -353,6 +329,7 @@ mod tests {
     use tidegate_store::{CellKey, ManualClock};
 
     use super::*;
+    use crate::cell::CellPolicy;
     use crate::cell_hash::CellHasher;
 
     #[test]
@@ -365,7 +342,8 @@ mod tests {
         let ask = Ask { lease: Some(LeaseId(NonZeroU64::MIN)), ..Ask::hits(1) };
         let spend = Spend { cell, touch: Touch { limit: &limit, ask, group: Group::ENFORCED } };
         let reason = LocalReason::StoreUnavailable { last_seen: None, portion: Portion::Share };
-        let own = LocalSpend { place: 0, spend, hash: CellHasher::new([1, 2]).cell(&cell), reason };
+        let ask = CellAsk::new(&CellHasher::new([1, 2]), spend, CellPolicy::CALLER_LIMIT);
+        let own = LocalSpend { place: 0, ask, reason };
 
         let held = local.hold(&[own]);
         assert_eq!((held.passes(), local.lent.unknown()), (true, 0), "not before the request passes");

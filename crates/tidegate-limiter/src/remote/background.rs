@@ -5,17 +5,16 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Group, LimitFingerprint, Micros, Timestamp};
+use tidegate_core::{Charge, Hits, Micros, Timestamp};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Clock, Record, Request, Spend, Stamped, StoreError};
 
 use super::{Remote, RequestNames};
-use crate::cell_hash::CellHash;
+use crate::cell::{CellPolicy, Charges, KeptAsk};
 use crate::lease_key::{self, LeaseKeys};
 use crate::lifecycle::{End, Lifecycle};
 use crate::local::approximate::Unreported;
 use crate::observer::{BreakerState, StoreCall};
-use crate::owned::{OwnedCell, OwnedCharge, OwnedSpend};
 use crate::snapshot::Snapshot;
 
 /// How often servers that recovered, and debts, are looked for.
@@ -143,7 +142,7 @@ impl Remote {
     fn by_node(&self, due: Vec<Unreported>) -> Vec<Vec<Unreported>> {
         let mut nodes: Vec<(usize, Vec<Unreported>)> = Vec::new();
         for due in due {
-            let node = self.store.node_of(due.cell.key().tag);
+            let node = self.store.node_of(due.cell.tag());
             match nodes.iter_mut().find(|(known, _)| *known == node) {
                 Some((_, of_node)) => of_node.push(due),
                 None => nodes.push((node, vec![due])),
@@ -162,11 +161,10 @@ impl Remote {
 
     /// Reports these cells to the store, and learns what is left of each; false if it does not answer.
     pub(super) async fn report(self: &Arc<Self>, due: Vec<Unreported>) -> bool {
-        let charges: Vec<OwnedSpend> =
-            due.into_iter().map(|due| charge_of(due.hash, due.cell, due.hits)).collect();
-        let told = self.charge(charges.iter().map(OwnedCharge::of).collect()).await;
-        for charge in &charges {
-            let (hash, hits) = (charge.hash, charge.ask.hits.get());
+        let charge = |due: &Unreported| (due.cell.clone(), Charge::now(Hits::new(due.hits)));
+        let told = self.charge(due.iter().map(charge).collect()).await;
+        for Unreported { cell, hits } in &due {
+            let (hash, hits) = (cell.hash(), *hits);
             match &told {
                 Err(error) if error.is_certainly_not_applied() => {
                     self.local.approximate.was_not_told(hash, hits);
@@ -179,33 +177,30 @@ impl Remote {
         if told.is_err() {
             return false;
         }
-        let looks: Vec<OwnedSpend> =
-            charges.into_iter().map(|charge| OwnedSpend { ask: Ask::look(), ..charge }).collect();
-        let nodes = self.nodes_of(looks.iter().map(|look| look.cell.key().tag));
+        let looks: Vec<KeptAsk> = due.iter().map(|due| due.cell.look(CellPolicy::CALLER_LIMIT)).collect();
+        let nodes = self.nodes_of(looks.iter().map(|look| look.cell.tag()));
         let (remote, asked) = (self.clone(), looks.clone());
         let heard = self.run(StoreCall::Decide, nodes, async move {
-            let spends: Vec<[Spend<'_>; 1]> = asked.iter().map(|look| [look.as_spend()]).collect();
+            let spends: Vec<[Spend<'_>; 1]> = asked.iter().map(|look| [look.spend()]).collect();
             let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
             remote.store.decide(&batch).answer().await
         });
         let Ok(outcomes) = heard.await else { return false };
         for (look, outcome) in looks.iter().zip(&outcomes) {
-            self.local.hear(look, outcome, self.clock.now());
+            self.local.hear(&look.borrow(), outcome, self.clock.now());
         }
         true
     }
 
-    pub(crate) async fn charge(
-        self: &Arc<Self>,
-        charges: Vec<OwnedCharge>,
-    ) -> Result<Stamped<()>, StoreError> {
+    pub(crate) async fn charge(self: &Arc<Self>, charges: Charges) -> Result<Stamped<()>, StoreError> {
         if charges.is_empty() {
             return Ok(Stamped::default());
         }
-        let nodes = self.nodes_of(charges.iter().map(|charge| charge.cell.key().tag));
+        let nodes = self.nodes_of(charges.iter().map(|(cell, _)| cell.tag()));
         let remote = self.clone();
         let work = async move {
-            let charges: SmallVec<[CellCharge<'_>; 8]> = charges.iter().map(OwnedCharge::as_charge).collect();
+            let charges: SmallVec<[CellCharge<'_>; 8]> =
+                charges.iter().map(|(cell, charge)| cell.charge(*charge)).collect();
             remote.store.charge(&charges).answer().await
         };
         self.run(StoreCall::Charge, nodes, work).await
@@ -214,9 +209,9 @@ impl Remote {
     /// Releases orphaned leases. Doing so twice is harmless.
     pub(crate) async fn give_orphans_back(self: &Arc<Self>) {
         while let Some(lease) = self.orphans.next() {
-            let node = self.store.node_of(lease.cell.key().tag);
+            let node = self.store.node_of(lease.cell.tag());
             let (remote, given) = (self.clone(), lease.clone());
-            let work = async move { remote.store.release(given.as_lease()).answer().await };
+            let work = async move { remote.store.release(given.as_ref()).answer().await };
             if self.run(StoreCall::Release, [node].into_iter().collect(), work).await.is_err() {
                 return self.orphans.put_back(lease);
             }
@@ -246,21 +241,4 @@ fn with_its_cause(error: &StoreError) -> String {
 /// A clock that stepped back must not delay anything.
 fn is_due(when: Timestamp, now: Timestamp) -> bool {
     now >= when || when.since(now) > LEASE_KEY_EVERY
-}
-
-pub(super) fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64) -> Spend<'c> {
-    let touch = tidegate_core::Touch { limit, ask: Ask::hits(hits), group: Group::ENFORCED };
-    Spend { cell: cell.key(), touch }
-}
-
-pub(super) fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
-    let ask = Ask::hits(hits);
-    OwnedSpend {
-        cell,
-        ask,
-        group: Group::ENFORCED,
-        hash,
-        version: LimitFingerprint::default(),
-        approximate: true,
-    }
 }

@@ -15,10 +15,11 @@ use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, S
 use super::lag::Arrival;
 use super::late::Sent;
 use super::queue::{IsFirst, Item, QueueId};
-use super::{Overload, Remote, StoreAnswer, StoreReply, StoreTicket, TakenLeases};
-use crate::deny_cache::{AnsweredCell, Certainty};
+use super::{Overload, Remote, StoreReply, StoreTicket, TakenLeases};
+use crate::answer::Answer;
+use crate::cell::{KeptAsk, Refunds};
+use crate::deny_cache::{AnswerTimes, Certainty};
 use crate::observer::{BreakerState, StoreCall};
-use crate::owned::{GivenBack, OwnedSpend};
 use crate::runtime::Task;
 use crate::source::Source;
 
@@ -57,15 +58,6 @@ pub(super) enum CallEnd {
     Failed,
     /// No answer before every request had stopped waiting.
     Silence,
-}
-
-/// When a call was sent, by this node's clock, and when it was decided, by the store's.
-#[derive(Clone, Copy)]
-pub(super) struct AnswerTimes {
-    pub(super) sent: Timestamp,
-    pub(super) decided: Option<Timestamp>,
-    /// The position in the call of an item's first request; `None` if the call has a single request.
-    pub(super) first: Option<u32>,
 }
 
 /// One of the few call slots to some store nodes. Dropping it while open, even unrun because its runtime ended, ends every
@@ -167,13 +159,13 @@ impl Remote {
             return;
         }
         let Some(last) = item.waiters.iter().map(|ticket| ticket.question().at).max() else { return };
-        let cells = item.spends.iter().map(OwnedSpend::cached);
+        let cells = item.asks.iter().map(KeptAsk::borrow);
         let Some(refusal) = self.deny_cache.refusal(cells, (now, Certainty::KnownSince(last))) else {
             return;
         };
         for ticket in item.waiters.drain(..) {
             self.observer.deny_cache_hit();
-            ticket.fill(StoreReply::known(refusal.clone()));
+            ticket.fill(StoreReply::Answered(refusal.clone(), None));
         }
     }
 
@@ -185,7 +177,7 @@ impl Remote {
             return CallEnd::Answered;
         }
         let spends: Vec<SmallVec<[Spend<'_>; 1]>> =
-            items.iter().map(|item| item.spends.iter().map(OwnedSpend::as_spend).collect()).collect();
+            items.iter().map(|item| item.asks.iter().map(KeptAsk::spend).collect()).collect();
         let requests: Vec<Request<'_>> = items
             .iter()
             .zip(&spends)
@@ -252,13 +244,13 @@ impl Remote {
 
     /// Answers every request in a call, refunds what was spent for those that had stopped waiting, and returns their count.
     pub(super) fn answer_all(self: &Arc<Self>, sent: &Sent<'_>, told: &BatchOutcomes) -> u64 {
-        let (mut requests, mut given_back) = (0, GivenBack::new());
-        let mut when = AnswerTimes { sent: sent.at.at, decided: told.decided_at, first: None };
+        let (mut requests, mut given_back) = (0, Refunds::new());
+        let when = AnswerTimes { sent: sent.at.at, received: self.clock.now(), decided: told.decided_at };
         let all: u32 = sent.requests.iter().map(|request| request.count.get()).sum();
-        when.first = (all > 1).then_some(0);
+        let mut first = (all > 1).then_some(0);
         for (item, told) in sent.items.iter().zip(told.per_request(sent.requests)) {
-            let for_nobody = self.answer(item, &told, when);
-            when.first = when.first.map(|first| first + count_of(&item.waiters).get());
+            let for_nobody = self.answer(item, &told, when, first);
+            first = first.map(|first| first + count_of(&item.waiters).get());
             requests += for_nobody;
             self.give_back(item, &told, for_nobody, sent.at.at, &mut given_back);
         }
@@ -268,14 +260,15 @@ impl Remote {
         requests
     }
 
-    /// Answers every request in `item`, each by its position, including those that are gone. Returns how many of those spent
-    /// that had stopped waiting and were decided without the store.
-    fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, when: AnswerTimes) -> u64 {
+    /// Answers every request in `item`, each by its position, including those that are gone. `first` is the position of its
+    /// first request in the call, if that has several. Returns how many of those spent that had stopped waiting and were
+    /// decided without the store.
+    fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, when: AnswerTimes, first: Option<u32>) -> u64 {
         let count = count_of(&item.waiters).get();
         self.note_late_answers(item);
         // The last outcome is the current state of the cells.
-        for (spend, outcome) in item.spends.iter().zip(told.at(count - 1)) {
-            self.learn(spend, outcome, when);
+        for (ask, outcome) in item.asks.iter().zip(told.at(count - 1)) {
+            self.learn(ask, outcome, when);
         }
         // Equal requests have no order: waiters still present take the first positions, before those that are gone.
         let (here, gone): (Vec<&StoreTicket>, Vec<&StoreTicket>) =
@@ -285,10 +278,10 @@ impl Remote {
             let outcomes: Outcomes = told.at(place).collect();
             let passes = passes(item, &outcomes);
             spent_for_nobody += u64::from(is_spent(item, &outcomes) && place as usize >= here.len());
-            let leases = if passes { TakenLeases::of(&item.spends, &self.orphans) } else { None };
-            let (decided_at, nth) = (when.decided, when.first.map(|first| first + place));
-            let answer = StoreAnswer { outcomes, source: Source::Store, decided_at, nth, leases };
-            ticket.fill(StoreReply::Answered(answer));
+            let leases = if passes { TakenLeases::of(&item.asks, &self.orphans) } else { None };
+            let (decided_at, nth) = (when.decided, first.map(|first| first + place));
+            let answer = Answer { outcomes, source: Source::Store, decided_at, nth };
+            ticket.fill(StoreReply::Answered(answer, leases));
         }
         spent_for_nobody.min(item.late.load(Ordering::Relaxed) as u64)
     }
@@ -300,29 +293,29 @@ impl Remote {
         told: &RequestOutcomes<'_>,
         requests: u64,
         sent: Timestamp,
-        to: &mut GivenBack,
+        to: &mut Refunds,
     ) {
         if requests == 0 {
             return;
         }
         let (now, spent) = (self.clock.now(), told.spent());
-        let mut hits: SmallVec<[u64; 2]> = SmallVec::from_elem(0, item.spends.len());
+        let mut hits: SmallVec<[u64; 2]> = SmallVec::from_elem(0, item.asks.len());
         for place in (0..spent).rev().take(usize::try_from(requests).unwrap_or(usize::MAX)) {
             let outcomes: Outcomes = told.at(place).collect();
-            let rules = || item.spends.iter().map(|spend| spend.group).zip(&outcomes);
-            for (hits, (spend, outcome)) in hits.iter_mut().zip(item.spends.iter().zip(&outcomes)) {
+            let rules = || item.asks.iter().map(|ask| ask.group).zip(&outcomes);
+            for (hits, (ask, outcome)) in hits.iter_mut().zip(item.asks.iter().zip(&outcomes)) {
                 // A shadow rule that refuses has spent nothing.
-                if spend.group.is_spent_with(rules().map(|(group, told)| (group, told.is_spent()))) {
-                    *hits = hits.saturating_add(outcome.spent_of(spend.ask.hits).get());
+                if ask.group.is_spent_with(rules().map(|(group, told)| (group, told.is_spent()))) {
+                    *hits = hits.saturating_add(outcome.spent_of(ask.ask.hits).get());
                 }
             }
         }
-        for (spend, hits) in item.spends.iter().zip(hits) {
-            let hits = if spend.cell.limit.takes_lease() { Hits::ZERO } else { Hits::new(hits) };
+        for (KeptAsk { cell, .. }, hits) in item.asks.iter().zip(hits) {
+            let hits = if cell.limit().takes_lease() { Hits::ZERO } else { Hits::new(hits) };
             if hits > Hits::ZERO {
-                to.push((spend.cell.clone(), hits, now.since(sent)));
+                to.push((cell.clone(), hits, now.since(sent)));
             }
-            self.deny_cache.gave_back(spend.hash, hits, now);
+            self.deny_cache.gave_back(cell.hash(), hits, now);
         }
     }
 
@@ -338,18 +331,11 @@ impl Remote {
     }
 
     /// Records one answer of the store.
-    pub(super) fn learn(
-        &self,
-        spend: &OwnedSpend,
-        outcome: Outcome,
-        AnswerTimes { sent, decided, .. }: AnswerTimes,
-    ) {
-        let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.as_spend().touch.needs());
-        let received = self.clock.now();
-        let answer = AnsweredCell { limit, version, hits, outcome, sent, received, decided_at: decided };
-        self.deny_cache.remember(spend.hash, &answer);
-        if spend.approximate {
-            self.local.hear(spend, &outcome, received);
+    pub(super) fn learn(&self, ask: &KeptAsk, outcome: Outcome, when: AnswerTimes) {
+        let ask = ask.borrow();
+        self.deny_cache.remember(&ask, outcome, when);
+        if ask.is_approximate() {
+            self.local.hear(&ask, &outcome, when.received);
         }
     }
 
@@ -361,7 +347,7 @@ impl Remote {
     /// No request in `items` is answered. Leases that may have been taken anyway are released by name.
     pub(super) fn lose(&self, items: &[&Item], nodes: &[usize], error: &StoreError, end: CallEnd) {
         if !error.is_certainly_not_applied() {
-            items.iter().for_each(|item| drop(TakenLeases::of(&item.spends, &self.orphans)));
+            items.iter().for_each(|item| drop(TakenLeases::of(&item.asks, &self.orphans)));
         }
         self.let_go(items, nodes, end);
     }
@@ -455,14 +441,14 @@ impl Remote {
 }
 
 fn passes(item: &Item, outcomes: &[Outcome]) -> bool {
-    let told = item.spends.iter().zip(outcomes);
-    Stance::is_satisfied(told.map(|(spend, outcome)| (spend.group, outcome.is_admitted())))
+    let told = item.asks.iter().zip(outcomes);
+    Stance::is_satisfied(told.map(|(ask, outcome)| (ask.group, outcome.is_admitted())))
 }
 
 /// Whether it spent: it passes, or a limit went into debt for it.
 fn is_spent(item: &Item, outcomes: &[Outcome]) -> bool {
-    let told = item.spends.iter().zip(outcomes);
-    Stance::is_satisfied(told.map(|(spend, outcome)| (spend.group, outcome.is_spent())))
+    let told = item.asks.iter().zip(outcomes);
+    Stance::is_satisfied(told.map(|(ask, outcome)| (ask.group, outcome.is_spent())))
 }
 
 fn count_of(waiters: &[StoreTicket]) -> NonZeroU32 {

@@ -16,7 +16,7 @@ use super::carry::{CallEnd, CallSlot};
 use super::judge::Judge;
 use super::lag::Arrival;
 use super::queue::Item;
-use super::{Remote, WayToNode};
+use super::{NodeStats, Remote};
 use crate::observer::{LateCall, StoreCall};
 use crate::runtime::within;
 
@@ -58,11 +58,11 @@ pub(super) struct Sent<'c> {
 }
 
 /// A late call that some nodes have yet to answer, until it is dropped.
-struct Behind<'r>(SmallVec<[&'r WayToNode; 2]>);
+struct Behind<'r>(SmallVec<[&'r NodeStats; 2]>);
 
 impl<'r> Behind<'r> {
-    fn new(ways: impl Iterator<Item = &'r WayToNode>, uptime: Micros) -> Self {
-        let ways: SmallVec<[&WayToNode; 2]> = ways.collect();
+    fn new(ways: impl Iterator<Item = &'r NodeStats>, uptime: Micros) -> Self {
+        let ways: SmallVec<[&NodeStats; 2]> = ways.collect();
         for way in &ways {
             way.late_calls.fetch_add(1, Ordering::Relaxed);
             way.late_since.store(uptime.get(), Ordering::Relaxed);

@@ -24,6 +24,7 @@ mod warm_up;
 pub(crate) use background::LARGEST_BATCH;
 pub use late::LATE_CALLS_HEARD_FOR;
 pub(crate) use orphans::{Kept, Orphans, TakenLeases};
+pub(crate) use queue::Question;
 pub use queue::QueueBounds;
 pub(crate) use request_names::{
     ANSWERED, Fingerprint, KEPT, NameInFlight, NameUse, RecordState, RequestNames, Unwritten, read_record,
@@ -36,15 +37,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
-use tidegate_store::{Clock, Outcomes, Slice, Store, StoreError};
+use tidegate_store::{Clock, Slice, Store, StoreError};
 
-use crate::deny_cache::{CachedRefusal, DenyCache};
+use crate::answer::Answer;
+use crate::deny_cache::DenyCache;
 use crate::local::LocalCells;
 use crate::node_clock::NodeClock;
 use crate::observer::{Observer, Overload, StoreCall};
-use crate::owned::Question;
 use crate::runtime::{Runtime, Task, within};
-use crate::source::Source;
 use breaker::{BreakerConfig, Breakers, Change};
 use judge::ServerState;
 use lag::{Arrival, Lag};
@@ -63,7 +63,7 @@ pub(crate) struct Remote {
     lag: Lag,
     timeout: Micros,
     /// What was observed of each store node. Shared by all cores, as are the fields below.
-    ways: Arc<[WayToNode]>,
+    ways: Arc<[NodeStats]>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) orphans: Arc<Orphans>,
     pub(crate) deny_cache: Arc<DenyCache>,
@@ -89,7 +89,7 @@ pub(crate) struct RemoteParts {
 
 /// What the cores of this process have observed of one store node.
 #[derive(Default)]
-struct WayToNode {
+struct NodeStats {
     /// What the prober says of it.
     state: Mutex<ServerState>,
     /// When the last probe was sent that it decided in time.
@@ -134,7 +134,7 @@ impl NotBefore {
     }
 }
 
-impl WayToNode {
+impl NodeStats {
     fn answered_in_time(&self, uptime: Micros) {
         self.answered_at.store(uptime.get(), Ordering::Relaxed);
     }
@@ -158,29 +158,10 @@ pub(crate) type StoreWaiter = TicketWaiter<Arrival, StoreReply>;
     reason = "nearly all are answers, and a box would cost each an allocation"
 )]
 pub(crate) enum StoreReply {
-    Answered(StoreAnswer),
+    /// With the leases that it took: released on drop unless kept.
+    Answered(Answer, Option<TakenLeases>),
     /// There was no room or no time to wait, and the store has not failed.
     Overloaded,
-}
-
-impl StoreReply {
-    /// The reply for a cached refusal.
-    fn known(CachedRefusal { outcomes, decided_at }: CachedRefusal) -> Self {
-        let (source, nth, leases) = (Source::DenyCache, None, None);
-        StoreReply::Answered(StoreAnswer { outcomes, source, decided_at, nth, leases })
-    }
-}
-
-/// The store's answer, or a cached one.
-pub(crate) struct StoreAnswer {
-    pub(crate) outcomes: Outcomes,
-    pub(crate) source: Source,
-    /// When the store decided, by its own clock.
-    pub(crate) decided_at: Option<Timestamp>,
-    /// The request's position in its call; `None` if it was alone.
-    pub(crate) nth: Option<u32>,
-    /// The leases it took: released on drop unless kept.
-    pub(crate) leases: Option<TakenLeases>,
 }
 
 /// Requests that join a queue together.
@@ -231,7 +212,7 @@ impl Remote {
             queues: Queues::new(parts.queue),
             late: LateCalls::default(),
             lag: Lag::default(),
-            ways: (0..parts.store.nodes().max(1)).map(|_| WayToNode::default()).collect(),
+            ways: (0..parts.store.nodes().max(1)).map(|_| NodeStats::default()).collect(),
             store: parts.store,
             runtime: parts.runtime,
             prober: parts.prober,
@@ -303,7 +284,7 @@ impl Remote {
     }
 
     fn queue_of(&self, question: &Question<'_>) -> QueueId {
-        let tags = || question.cells.iter().map(|asked| asked.spend.cell.tag);
+        let tags = || question.asks().map(|ask| ask.spend.cell.tag);
         if self.store.nodes() == 1 {
             return QueueId { nodes: SmallVec::from_slice(&[0]), spans: false };
         }
@@ -323,7 +304,7 @@ impl Remote {
         self.late.len()
     }
 
-    fn way_to(&self, node: usize) -> &WayToNode {
+    fn way_to(&self, node: usize) -> &NodeStats {
         // A store that grew may have nodes that did not exist at the start.
         &self.ways[node % self.ways.len()]
     }
@@ -369,7 +350,7 @@ impl Remote {
     }
 
     /// Those of `nodes` that a late call to all of them waits for.
-    fn still_to_answer<'r>(&'r self, nodes: &'r [usize]) -> impl Iterator<Item = &'r WayToNode> + 'r {
+    fn still_to_answer<'r>(&'r self, nodes: &'r [usize]) -> impl Iterator<Item = &'r NodeStats> + 'r {
         let ways = nodes.iter().map(|node| self.way_to(*node));
         ways.filter(|way| nodes.len() == 1 || way.state() != ServerState::Alive)
     }

@@ -2,29 +2,29 @@
 //! store answers; any that are lost end by their time to live.
 
 use std::collections::{HashSet, VecDeque};
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tidegate_core::LeaseId;
 
-use crate::owned::{OwnedLease, OwnedSpends};
+use crate::cell::{KeptAsks, KeptLease};
+use crate::cell_hash::CellHash;
 
 /// Leases to release.
 pub(crate) struct Orphans {
     waiting: Mutex<Waiting>,
     most: usize,
     lost: AtomicU64,
-    names: RandomState,
 }
 
 #[derive(Default)]
 struct Waiting {
-    queue: VecDeque<OwnedLease>,
-    /// Hashes of the queued leases, and of the one being released: a holder may release its lease repeatedly while the store
+    queue: VecDeque<KeptLease>,
+    /// The names of the queued leases, and of the one being released: a holder may release its lease repeatedly while the store
     /// is unavailable.
-    known: HashSet<u64>,
+    known: HashSet<(CellHash, LeaseId)>,
 }
 
 /// The result of queueing a lease.
@@ -40,11 +40,11 @@ pub(crate) enum Kept {
 
 impl Orphans {
     pub(crate) fn new(most: usize) -> Self {
-        Orphans { waiting: Mutex::default(), most, lost: AtomicU64::new(0), names: RandomState::new() }
+        Orphans { waiting: Mutex::default(), most, lost: AtomicU64::new(0) }
     }
 
-    pub(crate) fn keep(&self, lease: OwnedLease) -> Kept {
-        let name = self.name_of(&lease);
+    pub(crate) fn keep(&self, lease: KeptLease) -> Kept {
+        let name = lease.name();
         let mut waiting = self.waiting.lock();
         if waiting.known.contains(&name) {
             return Kept::Known;
@@ -58,39 +58,34 @@ impl Orphans {
         Kept::New
     }
 
-    pub(crate) fn add(&self, leases: impl IntoIterator<Item = OwnedLease>) {
+    pub(crate) fn add(&self, leases: impl IntoIterator<Item = KeptLease>) {
         leases.into_iter().for_each(|lease| {
             self.keep(lease);
         });
     }
 
     /// The lease has a holder after all.
-    pub(crate) fn is_held(&self, lease: &OwnedLease) {
-        let name = self.name_of(lease);
+    pub(crate) fn is_held(&self, lease: &KeptLease) {
+        let name = lease.name();
         let mut waiting = self.waiting.lock();
         if waiting.known.contains(&name) {
-            waiting.queue.retain(|other| self.name_of(other) != name);
+            waiting.queue.retain(|other| other.name() != name);
             waiting.known.remove(&name);
         }
     }
 
-    fn name_of(&self, lease: &OwnedLease) -> u64 {
-        let cell = lease.cell.key();
-        self.names.hash_one((cell.scope.as_bytes(), cell.key, lease.id.0))
-    }
-
     /// The next lease, until [`Self::done`] or [`Self::put_back`].
-    pub(crate) fn next(&self) -> Option<OwnedLease> {
+    pub(crate) fn next(&self) -> Option<KeptLease> {
         self.waiting.lock().queue.pop_front()
     }
 
     /// The store has released it.
-    pub(crate) fn done(&self, lease: &OwnedLease) {
-        self.waiting.lock().known.remove(&self.name_of(lease));
+    pub(crate) fn done(&self, lease: &KeptLease) {
+        self.waiting.lock().known.remove(&lease.name());
     }
 
     /// The store has not released it: it stays queued.
-    pub(crate) fn put_back(&self, lease: OwnedLease) {
+    pub(crate) fn put_back(&self, lease: KeptLease) {
         self.done(&lease);
         self.keep(lease);
     }
@@ -107,14 +102,14 @@ impl Orphans {
 
 /// The leases that a request took. Released on drop, unless kept.
 pub(crate) struct TakenLeases {
-    leases: SmallVec<[OwnedLease; 1]>,
+    leases: SmallVec<[KeptLease; 1]>,
     orphans: Arc<Orphans>,
 }
 
 impl TakenLeases {
-    /// The leases that a request with these spends takes if it passes; `None` if it takes none.
-    pub(crate) fn of(spends: &OwnedSpends, orphans: &Arc<Orphans>) -> Option<Self> {
-        let leases: SmallVec<[OwnedLease; 1]> = spends.iter().filter_map(|spend| spend.lease()).collect();
+    /// The leases that a request which asks this takes if it passes; `None` if it takes none.
+    pub(crate) fn of(asks: &KeptAsks, orphans: &Arc<Orphans>) -> Option<Self> {
+        let leases: SmallVec<[KeptLease; 1]> = asks.iter().filter_map(|ask| ask.lease()).collect();
         (!leases.is_empty()).then(|| TakenLeases { leases, orphans: orphans.clone() })
     }
 

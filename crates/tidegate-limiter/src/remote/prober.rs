@@ -14,7 +14,7 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_store::{Clock, Slice};
 
 use super::judge::{Judge, ServerState};
-use super::{Remote, WayToNode};
+use super::{NodeStats, Remote};
 use crate::observer::{BreakerState, StoreCall};
 use crate::runtime::within;
 
@@ -133,7 +133,7 @@ impl Remote {
     }
 }
 
-impl WayToNode {
+impl NodeStats {
     pub(super) fn state(&self) -> ServerState {
         *self.state.lock()
     }

@@ -16,11 +16,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::Micros;
+use tidegate_core::{Group, Hits, LimitFingerprint, Micros, Over, Touch};
 use tidegate_store::{Request, Spend};
 
 use super::StoreTicket;
-use crate::owned::{OwnedSpend, OwnedSpends, Question, Shape};
+use crate::cell::{CellAsk, KeptAsk, KeptAsks};
+use crate::cell_hash::CellHash;
 
 /// The queues of one core, by the nodes their calls touch.
 pub(crate) struct Queues {
@@ -74,23 +75,92 @@ struct Queue {
     /// The number of items that have left: the sequence number of the first one still queued.
     first: u64,
     /// Where equal requests fold.
-    by_shape: HashMap<Shape, Whereabouts, RandomState>,
+    by_shape: HashMap<Shape, FoldState, RandomState>,
     calls: usize,
     /// A task was started for a call and has not yet taken its items: new ones still go along.
     starting: bool,
 }
 
 /// Where the item of a shape is.
-enum Whereabouts {
+enum FoldState {
     /// Queued, under this sequence number.
     Waiting(u64),
     /// In a call; the next item of this shape gathers here until the call is back.
     UnderWay { next: Option<Box<Item>> },
 }
 
+/// What one request asks of the store: some of its cells, borrowed from it.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'q> {
+    /// All cells of the request.
+    pub(crate) cells: &'q [CellAsk<'q>],
+    /// Those that the store is asked.
+    pub(crate) places: &'q [usize],
+    /// Whether a cached refusal of one of its cells is enough to refuse it.
+    pub(crate) repeats_refusals: bool,
+}
+
+/// What two requests must have in common to be folded: cells, limits, hits, and what a cost above what is left does.
+type Shape = SmallVec<[ShapeOfCell; 1]>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ShapeOfCell {
+    hash: CellHash,
+    version: LimitFingerprint,
+    hits: Hits,
+    over: Over,
+    group: Group,
+    repeats_refusals: bool,
+}
+
+impl<'q> Question<'q> {
+    pub(super) fn asks(&self) -> impl Iterator<Item = &'q CellAsk<'q>> + use<'q> {
+        let cells = self.cells;
+        self.places.iter().map(move |place| &cells[*place])
+    }
+
+    /// Its shape; `None` if it cannot be folded: it takes a lease, or charges under a rule with a penalty.
+    fn shape(&self) -> Option<Shape> {
+        let touches = || self.asks().map(|ask| ask.spend.touch);
+        let charges = touches().any(|touch| touch.over() == Over::Charge);
+        if charges && touches().any(|touch| touch.group.is_penalty) {
+            return None;
+        }
+        let shape = |asked: &CellAsk<'_>| {
+            let Touch { limit, ask, group } = asked.spend.touch;
+            let (version, hits, over) = (limit.fingerprint(), ask.hits, asked.spend.touch.over());
+            let (hash, repeats_refusals) = (asked.hash, self.repeats_refusals);
+            let shape = ShapeOfCell { hash, version, hits, over, group, repeats_refusals };
+            ask.lease.is_none().then_some(shape)
+        };
+        self.asks().map(shape).collect()
+    }
+
+    /// The same, beyond the request.
+    fn keep(&self) -> KeptAsks {
+        self.asks().map(CellAsk::keep).collect()
+    }
+
+    /// Estimated store time.
+    fn work(&self) -> Micros {
+        let spends: SmallVec<[Spend<'_>; 2]> = self.asks().map(|ask| ask.spend).collect();
+        Micros::new(Request::once(&spends).store_us())
+    }
+
+    /// Which of `crowds` its cells belong to, taken together.
+    fn crowd(&self, crowds: usize) -> usize {
+        self.asks().map(|ask| ask.hash.below(crowds)).sum::<usize>() % crowds
+    }
+
+    /// The size of its keys in bytes.
+    fn bytes(&self) -> usize {
+        self.asks().map(|ask| ask.spend.cell.key.len() + ask.spend.cell.tag.len()).sum()
+    }
+}
+
 /// Equal requests, folded, that wait or are in flight.
 pub(crate) struct Item {
-    pub(crate) spends: OwnedSpends,
+    pub(crate) asks: KeptAsks,
     pub(crate) waiters: SmallVec<[StoreTicket; 1]>,
     /// How many of them stopped waiting while it was in flight, because their deadline passed.
     pub(crate) late: AtomicUsize,
@@ -108,7 +178,7 @@ impl Item {
         if self.waiters.len() < 2 {
             return self.work_of_one;
         }
-        let spends: SmallVec<[Spend<'_>; 2]> = self.spends.iter().map(OwnedSpend::as_spend).collect();
+        let spends: SmallVec<[Spend<'_>; 2]> = self.asks.iter().map(KeptAsk::spend).collect();
         let count =
             u32::try_from(self.waiters.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
         Micros::new(Request { spends: &spends, count }.store_us())
@@ -168,8 +238,8 @@ impl Queues {
         for (question, ticket) in questions {
             let mut shape = question.shape();
             match shape.as_ref().and_then(|shape| queue.by_shape.get_mut(shape)) {
-                Some(Whereabouts::UnderWay { next: Some(next) }) => next.waiters.push(ticket),
-                Some(&mut Whereabouts::Waiting(number)) if number >= not_before => {
+                Some(FoldState::UnderWay { next: Some(next) }) => next.waiters.push(ticket),
+                Some(&mut FoldState::Waiting(number)) if number >= not_before => {
                     not_before = number;
                     queue.at(number).waiters.push(ticket);
                 }
@@ -183,17 +253,17 @@ impl Queues {
                     self.items.fetch_add(1, Ordering::Relaxed);
                     self.crowds[crowd].fetch_add(1, Ordering::Relaxed);
                     self.bytes.fetch_add(bytes, Ordering::Relaxed);
-                    let (spends, work_of_one) = (question.owned(), question.work());
+                    let (asks, work_of_one) = (question.keep(), question.work());
                     let (waiters, late) = (SmallVec::from_buf([ticket]), AtomicUsize::new(0));
                     let repeats_refusals = question.repeats_refusals;
                     // An equal item waits already, but ahead of others that arrived with this one: it is not folded.
-                    if matches!(known, Some(Whereabouts::Waiting(_))) {
+                    if matches!(known, Some(FoldState::Waiting(_))) {
                         shape = None;
                     }
                     let item =
-                        Item { spends, waiters, late, repeats_refusals, shape, work_of_one, bytes, crowd };
+                        Item { asks, waiters, late, repeats_refusals, shape, work_of_one, bytes, crowd };
                     match known {
-                        Some(Whereabouts::UnderWay { next }) => *next = Some(Box::new(item)),
+                        Some(FoldState::UnderWay { next }) => *next = Some(Box::new(item)),
                         _ => not_before = queue.push(item),
                     }
                 }
@@ -315,7 +385,7 @@ impl Queue {
     fn push(&mut self, item: Item) -> u64 {
         let number = self.first + self.items.len() as u64;
         if let Some(shape) = &item.shape {
-            self.by_shape.insert(shape.clone(), Whereabouts::Waiting(number));
+            self.by_shape.insert(shape.clone(), FoldState::Waiting(number));
         }
         self.items.push_back(item);
         number
@@ -332,7 +402,7 @@ impl Queue {
             }
             let item = self.items.pop_front().expect("it was just looked at");
             if let Some(known) = item.shape.as_ref().and_then(|shape| self.by_shape.get_mut(shape)) {
-                *known = Whereabouts::UnderWay { next: None };
+                *known = FoldState::UnderWay { next: None };
             }
             self.first += 1;
             taken.push(item);
@@ -341,7 +411,7 @@ impl Queue {
     }
 
     fn is_back(&mut self, shape: &Shape) {
-        if let Some(Whereabouts::UnderWay { next: Some(next) }) = self.by_shape.remove(shape) {
+        if let Some(FoldState::UnderWay { next: Some(next) }) = self.by_shape.remove(shape) {
             self.push(*next);
         }
     }
@@ -351,8 +421,8 @@ impl Queue {
         self.first += self.items.len() as u64;
         let mut all: Vec<Item> = self.items.drain(..).collect();
         self.by_shape.retain(|_, known| match known {
-            Whereabouts::Waiting(_) => false,
-            Whereabouts::UnderWay { next } => {
+            FoldState::Waiting(_) => false,
+            FoldState::UnderWay { next } => {
                 all.extend(next.take().map(|next| *next));
                 true
             }
@@ -363,12 +433,12 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Ask, FixedWindow, Group, Limit, Scope, Timestamp, Touch};
+    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Timestamp};
     use tidegate_store::CellKey;
 
     use super::*;
+    use crate::cell::CellPolicy;
     use crate::cell_hash::CellHasher;
-    use crate::owned::AskedCell;
     use crate::remote::lag::Lag;
     use crate::remote::ticket::Ticket;
 
@@ -380,22 +450,22 @@ mod tests {
     fn join(queues: &Queues, asked: &[(&str, u64)]) -> Joined {
         let limit = Limit::FixedWindow(FixedWindow::new(9, Micros::from_secs(1)).unwrap());
         let (scope, hasher) = (Scope::new(&[b"a"]), CellHasher::new([1, 2]));
-        let spends: Vec<Spend<'_>> = asked
+        let cells: Vec<CellAsk<'_>> = asked
             .iter()
-            .map(|(key, hits)| Spend {
-                cell: CellKey { scope: &scope, key: key.as_bytes(), tag: key.as_bytes() },
-                touch: Touch { limit: &limit, ask: Ask::hits(*hits), group: Group::ENFORCED },
+            .map(|(key, hits)| {
+                let cell = CellKey { scope: &scope, key: key.as_bytes(), tag: key.as_bytes() };
+                let touch = Touch { limit: &limit, ask: Ask::hits(*hits), group: Group::ENFORCED };
+                CellAsk::new(&hasher, Spend { cell, touch }, CellPolicy::CALLER_LIMIT)
             })
             .collect();
-        let question = |spend| {
-            let (hash, version) = (hasher.cell(&Spend::clone(spend).cell), limit.fingerprint());
-            let asked = AskedCell { spend, hash, version, approximate: false };
+        let question = |cell| {
+            let cells = std::slice::from_ref(cell);
             (
-                Question { cells: SmallVec::from_iter([asked]), repeats_refusals: true },
+                Question { cells, places: &[0], repeats_refusals: true },
                 Ticket::new(Lag::default().arrival(Timestamp::default(), Micros::ZERO)).0,
             )
         };
-        queues.join(&id(), spends.iter().map(question))
+        queues.join(&id(), cells.iter().map(question))
     }
 
     /// The number of waiters of each item of a call.
@@ -434,7 +504,7 @@ mod tests {
         join(&queues, &[("a", 1), ("a", 5), ("a", 1), ("a", 1)]);
         let (items, _) = queues.next(&id(), IsFirst::Yes).unwrap();
         let told: Vec<_> =
-            items.iter().map(|item| (item.spends[0].ask.hits.get(), item.waiters.len())).collect();
+            items.iter().map(|item| (item.asks[0].ask.hits.get(), item.waiters.len())).collect();
         assert_eq!(told, [(1, 1), (5, 1), (1, 1), (1, 1)]);
     }
 

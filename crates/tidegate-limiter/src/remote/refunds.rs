@@ -6,24 +6,24 @@ use smallvec::SmallVec;
 use tidegate_store::{Clock, Refund, RefundId, Stamped, Store, StoreError};
 
 use super::{LARGEST_BATCH, Remote};
+use crate::cell::{KeptCell, Refunds};
 use crate::observer::StoreCall;
-use crate::owned::{GivenBack, OwnedCell};
 
 impl Remote {
     pub(crate) async fn refund(
         self: &Arc<Self>,
-        given: GivenBack,
+        given: Refunds,
         id: Option<RefundId>,
     ) -> Result<Stamped<()>, StoreError> {
         if given.is_empty() {
             return Ok(Stamped::default());
         }
-        let nodes = self.nodes_of(given.iter().map(|(cell, ..)| cell.key().tag));
+        let nodes = self.nodes_of(given.iter().map(|(cell, ..)| cell.tag()));
         self.run(StoreCall::Refund, nodes, refund_at(self.store(), given, id)).await
     }
 
     /// Refunds, in the background, what the store just reported as spent, whatever its breaker's state.
-    pub(crate) fn refund_late(self: &Arc<Self>, given: GivenBack) {
+    pub(crate) fn refund_late(self: &Arc<Self>, given: Refunds) {
         let (remote, began) = (self.clone(), self.clock.now());
         self.spawn(Box::pin(async move {
             for some in given.chunks(LARGEST_BATCH) {
@@ -39,7 +39,7 @@ impl Remote {
     }
 
     /// Refunds in the background.
-    pub(crate) fn refund_soon(self: &Arc<Self>, given: GivenBack) {
+    pub(crate) fn refund_soon(self: &Arc<Self>, given: Refunds) {
         if given.is_empty() {
             return;
         }
@@ -50,16 +50,16 @@ impl Remote {
         }));
     }
 
-    pub(crate) async fn reset(self: &Arc<Self>, cell: OwnedCell) -> Result<Stamped<()>, StoreError> {
-        let (store, nodes) = (self.store(), self.nodes_of([cell.key().tag].into_iter()));
-        let work = async move { store.reset(cell.key(), &cell.limit).answer().await };
+    pub(crate) async fn reset(self: &Arc<Self>, cell: KeptCell) -> Result<Stamped<()>, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([cell.tag()].into_iter()));
+        let work = async move { store.reset(cell.key(), cell.limit()).answer().await };
         self.run(StoreCall::Reset, nodes, work).await
     }
 }
 
 async fn refund_at(
     store: Arc<dyn Store>,
-    given: GivenBack,
+    given: Refunds,
     id: Option<RefundId>,
 ) -> Result<Stamped<()>, StoreError> {
     let refunds: SmallVec<[Refund<'_>; 2]> =

@@ -6,16 +6,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_core::Micros;
-use tidegate_store::{CellCharge, Clock, Request, StoreError};
+use tidegate_core::{Ask, Charge, Group, Hits, Micros, Touch};
+use tidegate_store::{CellCharge, Clock, Request, Spend, StoreError};
 
-use super::background::{LARGEST_BATCH, charge_of, spend_of};
-use super::carry::AnswerTimes;
+use super::background::LARGEST_BATCH;
 use super::{LATE_CALLS_HEARD_FOR, Remote};
-use crate::cell_hash::CellHash;
+use crate::cell::{Charges, KeptAsk, KeptCell};
+use crate::deny_cache::AnswerTimes;
 use crate::local::ledger::Debt;
 use crate::observer::{BreakerState, StoreCall};
-use crate::owned::{OwnedCharge, OwnedSpend};
 use crate::runtime::within;
 
 /// The pause after a node that answers was found to be owed nothing.
@@ -63,7 +62,7 @@ impl Remote {
         }
         let remote = self.clone();
         self.spawn(Box::pin(async move {
-            if remote.local.ledger.owes(|cell| remote.store.node_of(cell.key().tag) == node) {
+            if remote.local.ledger.owes(|cell| remote.store.node_of(cell.tag()) == node) {
                 remote.settle_with(node).await;
             } else {
                 remote.way_to(node).next_settlement.put_off(now, NOTHING_OWED_PAUSE);
@@ -93,13 +92,11 @@ impl Remote {
     async fn release_orphans_of(&self, node: usize) -> bool {
         for _ in 0..self.orphans.len() {
             let Some(lease) = self.orphans.next() else { break };
-            if self.store.node_of(lease.cell.key().tag) != node
-                || self.local.lent.get(&lease.as_lease()).is_some()
-            {
+            if self.store.node_of(lease.cell.tag()) != node || self.local.lent.get(&lease).is_some() {
                 self.orphans.put_back(lease);
                 continue;
             }
-            let released = self.store.release(lease.as_lease()).answer();
+            let released = self.store.release(lease.as_ref()).answer();
             if self.told(StoreCall::Release, node, released).await.is_err() {
                 self.orphans.put_back(lease);
                 return false;
@@ -115,16 +112,12 @@ impl Remote {
         let local = &self.local;
         // Bounded, because concurrent spends create new debts.
         for _ in 0..local.ledger.len().div_ceil(LARGEST_BATCH) {
-            let due = local.ledger.due(LARGEST_BATCH, |cell| self.store.node_of(cell.key().tag) == node);
+            let due = local.ledger.due(LARGEST_BATCH, |cell| self.store.node_of(cell.tag()) == node);
             if due.is_empty() {
                 break;
             }
-            let charges: Vec<OwnedCharge> = due
-                .iter()
-                .filter_map(|debt| self.charge_for(debt))
-                .map(|spend| OwnedCharge::of(&spend))
-                .collect();
-            let (cells, hits) = (charges.len(), charges.iter().map(|charge| charge.charge.hits.get()).sum());
+            let charges: Charges = due.iter().filter_map(|debt| self.charge_for(debt)).collect();
+            let (cells, hits) = (charges.len(), charges.iter().map(|(_, charge)| charge.hits.get()).sum());
             let paid = match cells {
                 0 => Ok(()),
                 _ => self.charge_debts(node, charges, due.clone()).await,
@@ -134,7 +127,7 @@ impl Remote {
                 return false;
             }
             // What this node has spent of its share stays spent, for the next failure in the same window.
-            due.iter().for_each(|(hash, debt)| local.ledger.settle(*hash, debt.hits));
+            due.iter().for_each(|debt| local.ledger.settle(debt.cell.hash(), debt.hits));
             self.observer.debts_paid(cells, hits, paid.as_ref().err());
         }
         true
@@ -145,12 +138,13 @@ impl Remote {
     async fn charge_debts(
         self: &Arc<Self>,
         node: usize,
-        charges: Vec<OwnedCharge>,
-        debts: Vec<(CellHash, Debt)>,
+        charges: Charges,
+        debts: Vec<Debt>,
     ) -> Result<(), StoreError> {
         let (store, sent) = (self.store(), self.clock.now());
         let mut call = Box::pin(async move {
-            let charges: Vec<CellCharge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
+            let charges: Vec<CellCharge<'_>> =
+                charges.iter().map(|(cell, charge)| cell.charge(*charge)).collect();
             store.charge(&charges).answer().await
         });
         let answer = self.attend(self.timeout, call.as_mut()).await;
@@ -162,30 +156,31 @@ impl Remote {
         self.spawn(Box::pin(async move {
             let answer = within(&*remote.runtime, LATE_CALLS_HEARD_FOR, call).await;
             if answer.is_some_and(|answer| answer.is_err_and(|error| error.is_certainly_not_applied())) {
-                debts.into_iter().for_each(|(hash, debt)| remote.local.ledger.owe_again(hash, debt));
+                debts.into_iter().for_each(|debt| remote.local.ledger.owe_again(debt));
             }
         }));
         Err(self.timed_out(&[node], self.timeout))
     }
 
     /// What is still to be charged of a debt: not what has already left its window.
-    fn charge_for(&self, (hash, debt): &(CellHash, Debt)) -> Option<OwnedSpend> {
-        let share = debt.cell.limit.divided(self.local.divisor(debt.portion));
-        let left = self.local.look(spend_of(&debt.cell, &share, 0)).remaining;
+    fn charge_for(&self, debt: &Debt) -> Option<(KeptCell, Charge)> {
+        let share = debt.cell.limit().divided(self.local.divisor(debt.portion));
+        let touch = Touch { limit: &share, ask: Ask::look(), group: Group::ENFORCED };
+        let left = self.local.look(Spend { cell: debt.cell.key(), touch }).remaining;
         let hits = debt.hits.min(share.quota().saturating_sub(left));
-        (hits > 0).then(|| charge_of(*hash, debt.cell.clone(), hits))
+        (hits > 0).then(|| (debt.cell.clone(), Charge::now(Hits::new(hits))))
     }
 
     /// Takes over at `node`, by name, the leases that were issued here. One that finds no room there, because other nodes
     /// issued theirs too, is retried later.
     async fn hand_over_leases(&self, node: usize) -> bool {
-        let is_there = |spend: &OwnedSpend| self.store.node_of(spend.cell.key().tag) == node;
-        for spend in self.local.lent.due(self.clock.now(), is_there) {
-            let Some(lease) = spend.lease() else { continue };
+        let is_there = |ask: &KeptAsk| self.store.node_of(ask.cell.tag()) == node;
+        for ask in self.local.lent.due(self.clock.now(), is_there) {
+            let Some(lease) = ask.lease() else { continue };
             // A call of unknown fate may have requested it before it was issued here, and queued its release.
             self.orphans.is_held(&lease);
-            match self.take_over(&spend, node).await {
-                Ok(true) if self.local.lent.is_known_now(&lease.as_lease()) => {}
+            match self.take_over(&ask, node).await {
+                Ok(true) if self.local.lent.is_known_now(&lease) => {}
                 // Its holder has released it meanwhile.
                 Ok(true) => self.orphans.add([lease]),
                 Ok(false) => {}
@@ -195,13 +190,14 @@ impl Remote {
         true
     }
 
-    async fn take_over(&self, spend: &OwnedSpend, node: usize) -> Result<bool, StoreError> {
-        let spends = [spend.as_spend()];
+    async fn take_over(&self, ask: &KeptAsk, node: usize) -> Result<bool, StoreError> {
+        let spends = [ask.spend()];
         let batch = [Request::once(&spends)];
         let sent = self.clock.now();
         let told = self.told(StoreCall::Decide, node, self.store.decide(&batch).answer()).await?;
         let Some(outcome) = told.outcomes.first() else { return Ok(false) };
-        self.learn(spend, *outcome, AnswerTimes { sent, decided: told.decided_at, first: None });
+        let when = AnswerTimes { sent, received: self.clock.now(), decided: told.decided_at };
+        self.learn(ask, *outcome, when);
         Ok(outcome.is_admitted())
     }
 
