@@ -116,10 +116,10 @@ impl Gate {
         let readings: SmallVec<[Entries<'_>; 1]> = attributes.readings().map(Attributes::entries).collect();
         let asks: SmallVec<[DescriptorAsk<'_>; 1]> =
             readings.iter().map(|entries| DescriptorAsk::one(entries).cost(cost)).collect();
-        let question = CheckRequest::new(domain, &asks).patience(patience);
+        let question = CheckRequest::new(domain, &asks).patience(patience).readings();
         let mut held = Held::default();
         let decided = match &self.shedder {
-            None => self.limiter.check_readings(&question).await,
+            None => self.limiter.check(&question).await,
             Some(shedder) => match self.limiter.admit_and_check(&question, shedder).await {
                 Ok((permit, decided)) => {
                     held.permit = Some(permit);

@@ -3,17 +3,16 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::Micros;
 use tidegate_rules::{Descriptor, Match, MatchedLimits, Matches, Mode, RuleSet, UnknownDomain};
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
 use crate::answer::Answer;
 use crate::cell_hash::CellHasher;
-use crate::check::{Begun, Matched, Plan, begin_check, settle_together, without_the_store};
+use crate::check::{Answers, Matched, Plan, decide_on_remote, decide_together, without_the_store};
 use crate::config::LimiterConfig;
 use crate::decision::Decision;
 use crate::deny_cache::DenyCache;
@@ -47,8 +46,6 @@ pub struct Limiter {
     pub(crate) deny_cache: Arc<DenyCache>,
     pub(crate) local: Arc<LocalCells>,
     pub(crate) store: Arc<dyn Store>,
-    /// Whether a store that is not remote has proved not to answer immediately.
-    store_takes_time: Arc<AtomicBool>,
     /// The path to a store over a network; `None` if the store is this process's memory.
     pub(crate) remote: Option<Arc<Remote>>,
     handle: Arc<Handle>,
@@ -101,7 +98,6 @@ impl Limiter {
             deny_cache,
             local,
             store,
-            store_takes_time: Arc::default(),
             remote,
             handle,
         }
@@ -113,7 +109,6 @@ impl Limiter {
         Limiter {
             remote: self.remote.as_ref().map(|remote| Arc::new(remote.for_core(store.clone(), runtime))),
             store,
-            store_takes_time: self.store_takes_time.clone(),
             rules: self.rules.clone(),
             observer: self.observer.clone(),
             clock: self.clock.clone(),
@@ -139,22 +134,8 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// Decides one request whose descriptors are alternative readings by the backend. It spends what each reading would
-    /// spend, but from each cell only once.
-    ///
-    /// # Errors
-    /// As [`Limiter::check`].
-    pub async fn check_readings(&self, request: &CheckRequest<'_>) -> Result<Decision, UnknownDomain> {
-        let snapshot = self.rules.load();
-        let mut matched = Matched::new();
-        matched.find_readings(&snapshot, request, self)?;
-        let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
-        self.decide(&matched, request, &mut decision).await;
-        Ok(decision)
-    }
-
-    /// Decides a request whose rules are matched: plans its cells, begins on this node, asks the store for the rest, and
-    /// merges both into one answer. A decision is large, so it is filled in place.
+    /// Decides a request whose rules are matched: plans its cells, and asks for each who decides it. A decision is large, so
+    /// it is filled in place.
     #[inline]
     pub(crate) async fn decide(
         &self,
@@ -165,56 +146,58 @@ impl Limiter {
         let mut plan = Plan::new();
         matched.add_to(&mut plan, request, &self.lease_ids);
         let answer = match &self.remote {
-            // An in-memory store answers immediately and does not fail: it needs no queue, deny cache or breaker.
             None => self.ask_memory(&plan).await,
-            // Classifies the cells, then commits: refuses from the deny cache, spends from the cells decided here.
-            Some(remote) => match begin_check(self, remote, &plan) {
-                Begun::Decided(answer) => answer,
-                // The store decides or, if it does not answer, each rule's failure policy.
-                Begun::AskStore(mut pending) => {
-                    let stored = pending.ask_store(remote).await;
-                    pending.settle(stored)
-                }
-            },
+            Some(remote) => decide_on_remote(self, remote, &plan).await,
         };
-        decision.fill(&plan, &answer, self.lease_ids.keys(), &self.hasher);
-        let (matches, of_readings) = (matched.matches(), matched.of_readings);
-        self.tell(&Decided { request, matches, decision, of_readings });
+        self.finish(matched, request, &plan, &answer, decision);
     }
 
-    /// Decides several requests in order, in one store call where possible.
+    /// Decides several requests in order, in one store call where that gains anything.
     pub async fn check_batch(&self, requests: &[CheckRequest<'_>]) -> Vec<Result<Decision, UnknownDomain>> {
         let snapshot = self.rules.load_full();
         let found: Vec<Result<Matched<'_>, UnknownDomain>> =
             requests.iter().map(|request| Matched::of(&snapshot, request, self)).collect();
-        let plans: Vec<Result<Plan<'_>, &UnknownDomain>> = found
-            .iter()
-            .zip(requests)
-            .map(|(found, request)| Ok(found.as_ref()?.plan(request, &self.lease_ids)))
-            .collect();
-        let known: Vec<&Plan<'_>> = plans.iter().filter_map(|plan| plan.as_ref().ok()).collect();
+        let known =
+            found.iter().zip(requests).filter_map(|(found, request)| Some((found.as_ref().ok()?, request)));
+        let plans: Vec<Plan<'_>> =
+            known.map(|(matched, request)| matched.plan(request, &self.lease_ids)).collect();
         let answers = match &self.remote {
-            None => self.ask_memory_together(&known).await,
+            // Memory gains nothing from a batch, and says of each request when it was decided.
+            None => {
+                let mut answers = Answers::new();
+                for plan in &plans {
+                    answers.push(self.ask_memory(plan).await);
+                }
+                answers
+            }
             Some(remote) => {
-                let begun = known.iter().map(|plan| begin_check(self, remote, plan));
-                settle_together(remote, begun.collect()).await
+                decide_together(self, remote, plans.iter().map(|plan| plan.cells(&self.hasher))).await
             }
         };
-        let mut answers = answers.into_iter();
-        let mut decisions = Vec::with_capacity(requests.len());
-        for ((plan, found), request) in plans.iter().zip(&found).zip(requests) {
-            let Ok(plan) = plan.as_ref().map_err(|unknown| decisions.push(Err((*unknown).clone()))) else {
-                continue;
-            };
-            let answer = answers.next().expect("one answer per known domain");
-            let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
-            let matches = found.as_ref().map_or(&[][..], Matched::matches);
-            let mut decision = Decision::not_yet(&snapshot, asked_at);
-            decision.fill(plan, &answer, self.lease_ids.keys(), &self.hasher);
-            self.tell(&Decided { request, matches, decision: &decision, of_readings: false });
-            decisions.push(Ok(decision));
-        }
-        decisions
+        let mut decided = plans.iter().zip(&answers);
+        let decision = |(found, request): (&Result<Matched<'_>, UnknownDomain>, &CheckRequest<'_>)| {
+            let matched = found.as_ref().map_err(Clone::clone)?;
+            let (plan, answer) = decided.next().expect("one of each that has rules");
+            let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
+            self.finish(matched, request, plan, answer, &mut decision);
+            Ok(decision)
+        };
+        found.iter().zip(requests).map(decision).collect()
+    }
+
+    /// The tail of every decision: what the answer means for each rule, and who hears of it.
+    #[inline]
+    fn finish(
+        &self,
+        matched: &Matched<'_>,
+        request: &CheckRequest<'_>,
+        plan: &Plan<'_>,
+        answer: &Answer,
+        decision: &mut Decision,
+    ) {
+        decision.fill(plan, answer, self.lease_ids.keys(), &self.hasher);
+        let (matches, of_readings) = (matched.matches(), matched.of_readings);
+        self.tell(&Decided { request, matches, decision, of_readings });
     }
 
     /// The first rule that would count a request with these descriptors if they did not lack an attribute of its key; `None`
@@ -320,6 +303,7 @@ impl Limiter {
         }
     }
 
+    /// A store in memory answers at once and does not fail: it needs no queue, deny cache or breaker.
     async fn ask_memory(&self, plan: &Plan<'_>) -> Answer {
         if plan.spends.is_empty() {
             return Answer::new(Outcomes::new(), Source::None, None);
@@ -327,47 +311,15 @@ impl Limiter {
         let request = [Request::once(&plan.spends)];
         let answer = match self.store.decide(&request) {
             Reply::Now(answer) => answer,
-            Reply::Later(answer) => {
-                self.store_takes_time.store(true, Ordering::Relaxed);
-                answer.await
-            }
+            Reply::Later(answer) => answer.await,
         };
         match answer {
-            Ok(told) => Answer::new(told.outcomes, plan.source_in_memory(), told.decided_at),
+            Ok(decided) => Answer::new(decided.outcomes, plan.source_in_memory(), decided.decided_at),
             Err(error) => {
                 self.observer.store_failed(&error);
-                without_the_store(self, &plan.spends, plan.policies())
+                without_the_store(self, plan.cells(&self.hasher))
             }
         }
-    }
-
-    /// Memory gains nothing from batching, and reports per request when it was decided. A store that does not answer
-    /// immediately gets the rest in one call, as soon as that is known.
-    async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<Answer> {
-        let mut answers = Vec::with_capacity(plans.len());
-        while answers.len() < plans.len() && !self.store_takes_time.load(Ordering::Relaxed) {
-            answers.push(self.ask_memory(plans[answers.len()]).await);
-        }
-        let plans = &plans[answers.len()..];
-        if plans.is_empty() {
-            return answers;
-        }
-        let requests: Vec<Request<'_>> = plans.iter().map(|plan| Request::once(&plan.spends)).collect();
-        match self.store.decide(&requests).answer().await {
-            Ok(told) => {
-                let (decided_at, mut outcomes) = (told.decided_at, told.into_iter());
-                answers.extend(plans.iter().map(|plan| {
-                    let outcomes = outcomes.by_ref().take(plan.spends.len()).collect();
-                    Answer::new(outcomes, plan.source_in_memory(), decided_at)
-                }));
-            }
-            Err(error) => {
-                self.observer.store_failed(&error);
-                let decided = plans.iter().map(|plan| without_the_store(self, &plan.spends, plan.policies()));
-                answers.extend(decided);
-            }
-        }
-        answers
     }
 
     fn tell(&self, decided: &Decided<'_>) {

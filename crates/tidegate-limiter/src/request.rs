@@ -13,6 +13,8 @@ pub struct CheckRequest<'a> {
     pub descriptors: &'a [DescriptorAsk<'a>],
     /// Whether the caller can be delayed.
     pub patience: Patience,
+    /// Whether its descriptors are alternative readings of one request.
+    pub(crate) are_readings: bool,
     /// Asks every cell, even if one of them is known to refuse.
     pub(crate) asks_every_cell: bool,
     /// Does not ask the store.
@@ -24,13 +26,21 @@ impl<'a> CheckRequest<'a> {
     #[must_use]
     pub const fn new(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> Self {
         let patience = Patience::Waits;
-        CheckRequest { domain, descriptors, patience, asks_every_cell: false, without_the_store: false }
+        let (are_readings, asks_every_cell, without_the_store) = (false, false, false);
+        CheckRequest { domain, descriptors, patience, are_readings, asks_every_cell, without_the_store }
     }
 
     /// Sets the patience.
     #[must_use]
     pub const fn patience(self, patience: Patience) -> Self {
         CheckRequest { patience, ..self }
+    }
+
+    /// Takes its descriptors as alternative readings by the backend: it spends what each reading would spend, but from each
+    /// cell only once.
+    #[must_use]
+    pub const fn readings(self) -> Self {
+        CheckRequest { are_readings: true, ..self }
     }
 
     /// Decides by the failure policies of its rules: for a caller that has just asked a remote store in vain. A store in memory is

@@ -30,7 +30,7 @@ impl Ruled {
         leases: &mut Leases,
     ) -> Option<bool> {
         let decision = match recorded.own.readings {
-            true => at_once(self.limiter.check_readings(request)),
+            true => at_once(self.limiter.check(&request.readings())),
             false => at_once(self.limiter.check(request)),
         };
         // Borrowed: it is large.
@@ -46,7 +46,7 @@ impl Ruled {
     /// Whether there is room for a request; `look` is the same request without cost.
     pub(crate) fn has_room(&self, recorded: &Recorded<'_>, look: &CheckRequest<'_>) -> bool {
         let decision = match recorded.own.readings {
-            true => at_once(self.limiter.check_readings(look)),
+            true => at_once(self.limiter.check(&look.readings())),
             false => at_once(self.limiter.check(look)),
         };
         let Ok(decision) = decision else { return true };

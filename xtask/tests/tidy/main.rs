@@ -11,6 +11,7 @@ mod docs;
 mod files;
 mod lints;
 mod names;
+mod path;
 mod publishing;
 mod rooms;
 mod supply;

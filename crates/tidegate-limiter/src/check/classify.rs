@@ -19,6 +19,8 @@ pub(crate) struct Cells<'p> {
     pub(crate) repeats_refusals: bool,
     /// Whether the store must not be asked.
     pub(crate) without_the_store: bool,
+    /// Whether nothing is asked at all: it is refused whatever its limits say, or has none.
+    pub(crate) is_only_shown: bool,
 }
 
 /// Indices into a request's cells.
@@ -115,7 +117,8 @@ impl<'p> Cells<'p> {
             |spend: &Spend<'_>| spend.touch.limit.counts_refused() || spend.touch.over() == Over::Charge;
         let repeats_refusals = !spends.iter().any(is_heard);
         let asks = spends.iter().zip(policies).map(|(spend, policy)| CellAsk::new(hasher, *spend, policy));
-        Cells { asks: asks.collect(), repeats_refusals, without_the_store: false }
+        let asks: SmallVec<[CellAsk<'p>; 2]> = asks.collect();
+        Cells { is_only_shown: asks.is_empty(), asks, repeats_refusals, without_the_store: false }
     }
 
     /// The cells of limits supplied by the caller, which no rule set covers.

@@ -6,12 +6,11 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use tidegate_store::{BatchOutcomes, Outcomes, Reply, Request, StoreError};
+use tidegate_store::{Outcomes, Reply, Request};
 
+use super::classify::Cells;
 use super::fallback::without_the_store;
-use super::pending::{Begun, begin_direct, settle_together};
-use crate::answer::Answer;
-use crate::cell::CellPolicy;
+use super::pending::{Answers, decide_together};
 use crate::limiter::Limiter;
 use crate::rule_watcher::{RequestResult, RuleResult};
 use crate::source::Source;
@@ -49,60 +48,36 @@ impl Limiter {
     ///
     /// The scopes of their cells must not be those of a rule.
     pub fn decide_direct<'a>(&'a self, batch: &'a [Request<'a>]) -> Direct<'a> {
-        let Some(remote) = &self.remote else {
-            return match self.store.decide(batch) {
-                // The common case, with as few moves as possible.
-                Reply::Now(Ok(told)) => {
-                    self.tell_direct(&told, Source::Store);
-                    Direct::Now(told.outcomes, Source::Store)
-                }
-                Reply::Now(answer) => {
-                    let (outcomes, source) = self.direct_in_memory(batch, answer);
-                    Direct::Now(outcomes, source)
-                }
-                Reply::Later(answer) => {
-                    Direct::Later(Box::pin(async move { self.direct_in_memory(batch, answer.await) }))
-                }
-            };
-        };
-        let begun: Vec<Begun<'a>> =
-            batch.iter().map(|request| begin_direct(self, remote, request.spends)).collect();
-        if begun.iter().any(|begun| matches!(begun, Begun::AskStore(_))) {
-            return Direct::Later(Box::pin(async move {
-                self.direct_answer(settle_together(remote, begun).await.into_iter())
-            }));
+        let cells = |request: &'a Request<'a>| Cells::of_a_caller(&self.hasher, request.spends);
+        if let Some(remote) = &self.remote {
+            let decided = decide_together(self, remote, batch.iter().map(cells));
+            return Direct::Later(Box::pin(async move { self.direct_answer(decided.await) }));
         }
-        let decided = begun.into_iter().filter_map(|begun| match begun {
-            Begun::Decided(answer) => Some(answer),
-            Begun::AskStore(_) => None,
-        });
-        let (outcomes, source) = self.direct_answer(decided);
-        Direct::Now(outcomes, source)
-    }
-
-    fn direct_in_memory(
-        &self,
-        batch: &[Request<'_>],
-        answer: Result<BatchOutcomes, StoreError>,
-    ) -> (Outcomes, Source) {
-        match answer {
-            Ok(told) => {
-                self.tell_direct(&told, Source::Store);
-                (told.outcomes, Source::Store)
+        match self.store.decide(batch) {
+            // The common case, with as few moves as possible.
+            Reply::Now(Ok(decided)) => {
+                self.tell_direct(&decided, Source::Store);
+                Direct::Now(decided.outcomes, Source::Store)
             }
-            Err(error) => {
-                self.observer.store_failed(&error);
-                let alone = |request: &Request<'_>| {
-                    let policies = request.spends.iter().map(|_| CellPolicy::CALLER_LIMIT);
-                    without_the_store(self, request.spends, policies)
-                };
-                self.direct_answer(batch.iter().map(alone))
-            }
+            reply => Direct::Later(Box::pin(async move {
+                match reply.answer().await {
+                    Ok(decided) => {
+                        self.tell_direct(&decided, Source::Store);
+                        (decided.outcomes, Source::Store)
+                    }
+                    Err(error) => {
+                        self.observer.store_failed(&error);
+                        self.direct_answer(
+                            batch.iter().map(cells).map(|cells| without_the_store(self, cells)).collect(),
+                        )
+                    }
+                }
+            })),
         }
     }
 
     /// All outcomes, and the source with the weakest guarantee.
-    fn direct_answer(&self, answers: impl Iterator<Item = Answer>) -> (Outcomes, Source) {
+    fn direct_answer(&self, answers: Answers) -> (Outcomes, Source) {
         let (mut outcomes, mut source) = (Outcomes::new(), Source::None);
         for answer in answers {
             self.tell_direct(&answer.outcomes, answer.source);

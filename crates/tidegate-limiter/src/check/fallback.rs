@@ -17,20 +17,16 @@ use tidegate_store::{Clock, HELD_RETRY_AFTER};
 use super::classify::{Cells, Places};
 use super::pending::{PendingCheck, Refused};
 use crate::answer::Answer;
-use crate::cell::CellPolicy;
 use crate::deny_cache::Certainty;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend, Portion};
 use crate::source::Source;
 
 /// Decides a request none of whose cells can be asked at the store.
-pub(crate) fn without_the_store<'p>(
-    limiter: &'p Limiter,
-    spends: &'p [tidegate_store::Spend<'p>],
-    policies: impl Iterator<Item = CellPolicy>,
-) -> Answer {
-    let mut pending = PendingCheck::new(limiter, Cells::new(&limiter.hasher, spends, policies));
-    pending.store = (0..spends.len()).collect();
+pub(crate) fn without_the_store<'p>(limiter: &'p Limiter, cells: Cells<'p>) -> Answer {
+    let every_place = (0..cells.asks.len()).collect();
+    let mut pending = PendingCheck::new(limiter, cells);
+    pending.store = every_place;
     pending.without_store()
 }
 

@@ -76,6 +76,7 @@ impl<'r> Matched<'r> {
             [ask] if ask.limit.is_none() => {
                 snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut self.matches)
             }
+            [_, _, ..] if request.are_readings => self.find_readings(snapshot, request, now),
             _ => self.find_several(snapshot, request, now),
         };
         found.inspect_err(|_| limiter.observer.unknown_domain())?;
@@ -90,31 +91,22 @@ impl<'r> Matched<'r> {
 
     /// Matches each reading as if it were the only one, so that a rule which replaces others in one reading does not lift
     /// them from the next.
-    pub(crate) fn find_readings(
+    fn find_readings(
         &mut self,
         snapshot: &'r Snapshot,
         request: &CheckRequest<'_>,
-        limiter: &Limiter,
+        now: Timestamp,
     ) -> Result<(), UnknownDomain> {
-        if request.descriptors.len() == 1 {
-            return self.find(snapshot, request, limiter);
-        }
-        let now = limiter.clock.now();
-        (self.asked_at, self.of_readings) = (now, true);
+        self.of_readings = true;
         for (place, ask) in request.descriptors.iter().enumerate() {
             let mut found = Matches::new();
-            let known = snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut found);
-            known.inspect_err(|_| limiter.observer.unknown_domain())?;
+            snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut found)?;
             for mut found in found.drain() {
                 found.descriptor = place;
                 if !self.matches.iter().any(|known| asks_the_same(known, &found)) {
                     self.matches.push(found);
                 }
             }
-        }
-        self.find_strictest(request);
-        if request.patience == Patience::MustGoNow {
-            without_waiting(&self.matches, &mut self.without_waiting);
         }
         Ok(())
     }

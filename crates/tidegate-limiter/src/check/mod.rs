@@ -17,5 +17,5 @@ pub(crate) use classify::Cells;
 pub use direct::Direct;
 pub(crate) use fallback::without_the_store;
 pub(crate) use matched::Matched;
-pub(crate) use pending::{Begun, begin_check, settle_together};
+pub(crate) use pending::{Answers, decide_on_remote, decide_together};
 pub(crate) use plan::Plan;

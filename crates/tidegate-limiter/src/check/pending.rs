@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Charge, Over, Stance, Timestamp};
 use tidegate_rules::Coordination;
-use tidegate_store::{Clock, Outcomes, Spend};
+use tidegate_store::{Clock, Outcomes};
 
 use super::classify::{Cells, Classified, Places, classify};
 use super::fallback::Cause;
@@ -17,11 +17,14 @@ use crate::answer::Answer;
 use crate::cell::{CellAsk, Charges};
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
-use crate::remote::{Question, Remote, StoreReply, StoreWaiter, TakenLeases};
+use crate::remote::{Question, Remote, StoreReply, TakenLeases};
 use crate::source::Source;
 
+/// One answer per request.
+pub(crate) type Answers = Vec<Answer>;
+
 /// A check as far as this node can decide it alone.
-pub(crate) enum Begun<'p> {
+enum Begun<'p> {
     /// Fully decided.
     Decided(Answer),
     /// The store must be asked. Boxed, so that a check on memory, which never gets here, stays small.
@@ -45,34 +48,56 @@ pub(crate) struct PendingCheck<'p> {
 /// A request was refused; its outcomes say why.
 pub(super) struct Refused;
 
-/// Begins to decide the request of `plan`: everything this node can do alone.
-pub(crate) fn begin_check<'p>(
+/// Decides the request of `plan` on a remote store.
+#[inline]
+pub(crate) async fn decide_on_remote<'p>(
     limiter: &'p Limiter,
     remote: &'p Arc<Remote>,
     plan: &'p Plan<'_>,
-) -> Begun<'p> {
-    let mut cells = plan.cells(&limiter.hasher);
-    cells.repeats_refusals &= !plan.asks_every_cell;
-    cells.without_the_store = plan.without_the_store;
-    if plan.lacks_a_key || plan.spends.is_empty() {
-        // Refused whatever the store says, or nothing to decide: the store is not asked.
+) -> Answer {
+    match begin(limiter, remote, plan.cells(&limiter.hasher)) {
+        Begun::Decided(answer) => answer,
+        Begun::AskStore(mut pending) => {
+            let mut waiters = remote.ask(std::iter::once(pending.question()));
+            let stored = waiters.pop().expect("one request, one waiter").await;
+            pending.settle(stored)
+        }
+    }
+}
+
+/// Decides requests on a remote store, which is asked about all of them together. One answer per request, in order.
+pub(crate) async fn decide_together<'p>(
+    limiter: &'p Limiter,
+    remote: &'p Arc<Remote>,
+    requests: impl Iterator<Item = Cells<'p>>,
+) -> Answers {
+    let begun: Vec<Begun<'p>> = requests.map(|cells| begin(limiter, remote, cells)).collect();
+    let pending = begun.iter().filter_map(|begun| match begun {
+        Begun::AskStore(pending) => Some(pending.question()),
+        Begun::Decided(_) => None,
+    });
+    let mut waiters = remote.ask(pending).into_iter();
+    let mut answers = Answers::with_capacity(begun.len());
+    for begun in begun {
+        answers.push(match begun {
+            Begun::Decided(answer) => answer,
+            Begun::AskStore(mut pending) => {
+                let stored = waiters.next().expect("one for each that asks").await;
+                pending.settle(stored)
+            }
+        });
+    }
+    answers
+}
+
+/// Begins to decide a request: everything that this node can do alone.
+#[inline]
+fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) -> Begun<'p> {
+    if cells.is_only_shown {
         let now = limiter.clock.now();
         let last_seen = cells.asks.iter().map(|cell| limiter.deny_cache.last_seen(cell, now));
         return Begun::Decided(Answer::new(last_seen.collect(), Source::None, None));
     }
-    begin(limiter, remote, cells)
-}
-
-/// Begins to decide a request whose limits the caller supplied.
-pub(super) fn begin_direct<'p>(
-    limiter: &'p Limiter,
-    remote: &'p Arc<Remote>,
-    spends: &'p [Spend<'p>],
-) -> Begun<'p> {
-    begin(limiter, remote, Cells::of_a_caller(&limiter.hasher, spends))
-}
-
-fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) -> Begun<'p> {
     let now = limiter.clock.now();
     let classified = classify(limiter, remote, &cells, now);
     if let Some(refusal) = classified.deny {
@@ -85,28 +110,6 @@ fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) ->
         pending.cause = Cause::Overload;
     }
     pending.commit(remote, classified, now)
-}
-
-/// Asks the store for several requests together, and settles each.
-pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begun<'p>>) -> Vec<Answer> {
-    let pending = || {
-        begun.iter().filter_map(|begun| match begun {
-            Begun::AskStore(pending) => Some(&**pending),
-            Begun::Decided(_) => None,
-        })
-    };
-    let mut waiters = remote.ask(pending().map(PendingCheck::question)).into_iter();
-    let mut answers = Vec::with_capacity(begun.len());
-    for begun in begun {
-        answers.push(match begun {
-            Begun::Decided(answer) => answer,
-            Begun::AskStore(mut pending) => {
-                let stored = waiters.next().expect("one for each that asks").await;
-                pending.settle(stored)
-            }
-        });
-    }
-    answers
 }
 
 impl<'p> PendingCheck<'p> {
@@ -194,14 +197,8 @@ impl<'p> PendingCheck<'p> {
         }
     }
 
-    /// Asks the store; yields `None` if it does not answer in time.
-    pub(crate) fn ask_store(&self, remote: &Arc<Remote>) -> StoreWaiter {
-        let mut waiters = remote.ask(std::iter::once(self.question()));
-        waiters.pop().expect("one request, one waiter")
-    }
-
-    /// Completes the request with the store's reply, or without one.
-    pub(crate) fn settle(&mut self, stored: Option<StoreReply>) -> Answer {
+    /// Completes the request with the store's reply or, without one, by each rule's failure policy.
+    fn settle(&mut self, stored: Option<StoreReply>) -> Answer {
         match stored {
             Some(StoreReply::Answered(stored, leases)) => self.after(stored, leases),
             Some(StoreReply::Overloaded) => self.overloaded(),

@@ -246,7 +246,11 @@ impl<'p> Plan<'p> {
 
     /// Its cells, as every room but the store in memory reads them.
     pub(crate) fn cells(&self, hasher: &CellHasher) -> Cells<'_> {
-        Cells::new(hasher, &self.spends, self.policies())
+        let mut cells = Cells::new(hasher, &self.spends, self.policies());
+        cells.repeats_refusals &= !self.asks_every_cell;
+        cells.without_the_store = self.without_the_store;
+        cells.is_only_shown |= self.lacks_a_key;
+        cells
     }
 
     /// The policy of the rule behind each spend.

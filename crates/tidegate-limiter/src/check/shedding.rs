@@ -15,8 +15,7 @@ use crate::source::Source;
 
 impl Limiter {
     /// Sheds a request, or admits it past `shedder` and decides it: by the most critical priority that its rules give it, or
-    /// by its class if they give none. A shed request spends nothing. Rules are matched once for both, and its descriptors
-    /// are [readings](Limiter::check_readings) of it.
+    /// by its class if they give none. A shed request spends nothing. Rules are matched once for both.
     ///
     /// # Errors
     /// When it is shed.
@@ -27,7 +26,7 @@ impl Limiter {
     ) -> Result<(Permit, Result<Decision, UnknownDomain>), Shed> {
         let snapshot = self.rules.load();
         let mut matched = Matched::new();
-        let found = matched.find_readings(&snapshot, request, self);
+        let found = matched.find(&snapshot, request, self);
         let priority = matched.priority().unwrap_or_else(|| class_of(request, shedder));
         let permit = shedder.enter(priority).inspect_err(|shed| {
             self.observer.shed(shed.priority);

@@ -107,7 +107,7 @@ fn what_a_request_of_two_readings_spent_can_be_given_back_by_its_decision() {
     let entries: [[(&str, &[u8]); 1]; 2] = [[("path", b"a")], [("path", b"b")]];
     let asks = entries.each_ref().map(|entries| DescriptorAsk::one(entries));
     let request = CheckRequest::new("api", &asks);
-    let decision = at_once(world.limiter.check_readings(&request)).unwrap();
+    let decision = at_once(world.limiter.check(&request.readings())).unwrap();
     assert!(decision.allowed);
     at_once(world.limiter.refund(&request, Hits::ONE, SpentAt::By(&decision))).unwrap();
     let left = |path| remaining(&world.check_cost(&[("path", path)], 0), 0);
@@ -125,10 +125,10 @@ fn two_readings_of_a_request_under_different_tiers_keep_the_stricter_and_spend_o
         let asks = entries.each_ref().map(|entries| DescriptorAsk::one(entries));
         let request = CheckRequest::new("api", &asks);
         for left in (0..10).rev() {
-            let decision = at_once(world.limiter.check_readings(&request)).unwrap();
+            let decision = at_once(world.limiter.check(&request.readings())).unwrap();
             assert_eq!((decision.limit(), decision.remaining()), (Some(10), Some(left)), "{paths:?}");
         }
-        let refused = at_once(world.limiter.check_readings(&request)).unwrap();
+        let refused = at_once(world.limiter.check(&request.readings())).unwrap();
         assert_eq!((refused.allowed, refused.limit(), refused.remaining()), (false, Some(10), Some(0)));
     }
 }

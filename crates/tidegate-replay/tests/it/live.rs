@@ -110,7 +110,7 @@ impl Live {
             request = request.patience(Patience::MustGoNow);
         }
         match all.len() > 1 && self.pick(2) == 0 {
-            true => at_once(self.limiter.check_readings(&request)).unwrap(),
+            true => at_once(self.limiter.check(&request.readings())).unwrap(),
             false => at_once(self.limiter.check(&request)).unwrap(),
         }
     }
