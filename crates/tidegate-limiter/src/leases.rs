@@ -10,11 +10,12 @@ use tidegate_store::{Clock as _, Reply, Stamped, StoreError};
 use tidegate_rules::Match;
 
 use crate::cell::KeptLease;
+use crate::lease::issued::StoreKnows;
+use crate::lease::pending::Kept;
 use crate::lease::{LeaseToken, LeaseTokenError, read_lease};
 use crate::limiter::Limiter;
-use crate::local::lent::StoreKnows;
 use crate::observer::{Settled, Settlement, StoreCall};
-use crate::remote::{Kept, Remote};
+use crate::remote::Remote;
 
 /// Why a lease could not be renewed or released.
 #[derive(Debug)]

@@ -14,8 +14,6 @@ mod deny_cache;
 mod health;
 mod idempotency;
 mod lease;
-mod lease_ids;
-mod lease_key;
 mod leases;
 mod lifecycle;
 mod limiter;

@@ -17,7 +17,7 @@ use crate::config::LimiterConfig;
 use crate::decision::Decision;
 use crate::deny_cache::DenyCache;
 use crate::health::{Health, NodeHealth, RemoteStats};
-use crate::lease_ids::LeaseIds;
+use crate::lease::LeaseIds;
 use crate::lifecycle::{End, Handle};
 use crate::local::LocalCells;
 use crate::local::fleet::Fleet;
@@ -260,7 +260,7 @@ impl Limiter {
         async move {
             if let (Some(remote), Some(_running)) = (remote, life.maintain()) {
                 let end = remote.maintain(&rules, &names, lease_ids.keys(), &life).await;
-                remote.take_leave(end, &names).await;
+                remote.shut_down(end, &names).await;
             }
         }
     }
@@ -278,7 +278,7 @@ impl Limiter {
         // The background task does all of this. If there is none, or its runtime ended first, it is done here.
         life.until_unmaintained().await;
         if remote.unsettled() > 0 || remote.has_joined() {
-            remote.take_leave(End::ShutDown, &self.request_names).await;
+            remote.shut_down(End::ShutDown, &self.request_names).await;
         }
         match remote.unsettled() {
             0 => Ok(()),

@@ -11,7 +11,7 @@ use crate::answer::Answer;
 use crate::cell_hash::CellHasher;
 use crate::decision::{Decision, LimitReport, Report, ReportKind};
 use crate::lease::LeaseToken;
-use crate::lease_key::LeaseKeys;
+use crate::lease::keys::LeaseKeys;
 use crate::source::Source;
 use crate::spent::SpentToken;
 

@@ -8,7 +8,7 @@ use tidegate_rules::{
 use tidegate_store::Clock;
 
 use super::plan::Plan;
-use crate::lease_ids::LeaseIds;
+use crate::lease::LeaseIds;
 use crate::limiter::Limiter;
 use crate::request::{CheckRequest, Patience};
 use crate::snapshot::Snapshot;

@@ -15,9 +15,10 @@ use super::fallback::Cause;
 use super::plan::Plan;
 use crate::answer::Answer;
 use crate::cell::{CellAsk, Charges};
+use crate::lease::pending::TakenLeases;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
-use crate::remote::{Question, Remote, StoreReply, TakenLeases};
+use crate::remote::{Question, Remote, StoreReply};
 use crate::source::Source;
 
 /// One answer per request.

@@ -14,7 +14,7 @@ use super::matched::StrictestLimit;
 use crate::cell::CellPolicy;
 use crate::cell_hash::CellHasher;
 use crate::decision::{Decision, Report};
-use crate::lease_ids::LeaseIds;
+use crate::lease::LeaseIds;
 use crate::request::{CheckRequest, DescriptorAsk, Incurred};
 use crate::source::Source;
 

@@ -6,21 +6,14 @@
 //! however many nodes there are and whatever they know of each other. If one node has all the traffic, it gets all of the
 //! limit.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
-use foldhash::fast::RandomState;
-use parking_lot::Mutex;
 use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 
+use super::cell_map::{CellMap, HasRoom};
 use crate::cell::{CellAsk, KeptCell};
 use crate::cell_hash::CellHash;
 
 /// The cells of approximate rules that this node has seen.
-pub(crate) struct Approximate {
-    cells: Mutex<HashMap<CellHash, Share, RandomState>>,
-    most: usize,
-}
+pub(crate) struct Approximate(CellMap<Share>);
 
 struct Share {
     cell: KeptCell,
@@ -43,15 +36,9 @@ pub(crate) struct Unreported {
     pub(crate) hits: u64,
 }
 
-/// The store's view of an approximate cell.
-pub(crate) struct View {
-    /// What this node must count as spent, its own unreported hits included.
-    pub(crate) spent: u64,
-}
-
 impl Approximate {
     pub(crate) fn new(most: usize) -> Self {
-        Approximate { cells: Mutex::default(), most }
+        Approximate(CellMap::new(most))
     }
 
     /// Whether `ask` fits into this node's share. Takes nothing.
@@ -60,145 +47,128 @@ impl Approximate {
         if ask.limit().takes_lease() {
             return false;
         }
-        let cells = self.cells.lock();
         let whole = ask.limit().quota().div_ceil(fleet.max(1));
-        let left = match cells.get(&ask.hash) {
-            Some(share) if share.cell.limit() == ask.limit() => share.left,
-            Some(share) => share.left.min(whole),
-            None if cells.len() >= self.most => return false,
-            None => whole,
-        };
-        left >= ask.spend.touch.ask.hits.get()
+        let hits = ask.spend.touch.ask.hits.get();
+        self.0.look(ask.hash, |share, HasRoom(has_room)| match share {
+            Some(share) if share.cell.limit() == ask.limit() => share.left >= hits,
+            Some(share) => share.left.min(whole) >= hits,
+            None => has_room && whole >= hits,
+        })
     }
 
     /// Takes `ask` from this node's share; false if it does not fit. A look takes nothing.
     pub(crate) fn take(&self, ask: &CellAsk<'_>, sync_every: Micros, fleet: u64, now: Timestamp) -> bool {
-        let mut cells = self.cells.lock();
-        let full = cells.len() >= self.most;
         let whole = ask.limit().quota().div_ceil(fleet.max(1));
-        let share = match cells.entry(ask.hash) {
-            Entry::Occupied(share) => share.into_mut(),
-            Entry::Vacant(_) if full => return false,
-            Entry::Vacant(place) => place.insert(Share {
-                cell: ask.cell(),
-                sync_every,
-                left: whole,
-                unreported: 0,
-                reporting: 0,
-                doubtful: (0, now),
-                heard: now,
-            }),
+        let new = || Share {
+            cell: ask.cell(),
+            sync_every,
+            left: whole,
+            unreported: 0,
+            reporting: 0,
+            doubtful: (0, now),
+            heard: now,
         };
-        let hits = ask.spend.touch.ask.hits.get();
-        if share.cell.limit() != ask.limit() {
-            share.cell = ask.cell();
-            share.left = share.left.min(whole);
-        }
-        share.sync_every = sync_every;
-        if share.left < hits {
-            return false;
-        }
-        share.left -= hits;
-        share.unreported += hits;
-        true
+        let take = |share: &mut Share| {
+            let hits = ask.spend.touch.ask.hits.get();
+            if share.cell.limit() != ask.limit() {
+                share.cell = ask.cell();
+                share.left = share.left.min(whole);
+            }
+            share.sync_every = sync_every;
+            if share.left < hits {
+                return false;
+            }
+            share.left -= hits;
+            share.unreported += hits;
+            true
+        };
+        self.0.change_or_insert(ask.hash, new, take).unwrap_or(false)
     }
 
     /// The report for a share that `hits` did not fit into: due at once, because the store decides what comes next.
     pub(crate) fn used_up(&self, hash: CellHash, hits: Hits, now: Timestamp) -> Option<Unreported> {
-        let mut cells = self.cells.lock();
-        let share = cells.get_mut(&hash)?;
-        (share.left < hits.get() && share.unreported > 0).then(|| share.report(now))
+        let is_due = |share: &Share| share.left < hits.get() && share.unreported > 0;
+        self.0.change(hash, |share| is_due(share).then(|| share.report(now)))?
     }
 
     /// Admitted hits that were not reported, if that covers `spent_at`.
     pub(crate) fn unreported_since(&self, hash: CellHash, spent_at: Timestamp) -> u64 {
-        let cells = self.cells.lock();
         // What was spent before the last report was part of it.
-        cells.get(&hash).filter(|share| spent_at >= share.heard).map_or(0, |share| share.unreported)
+        self.0.look(hash, |share, _| {
+            share.filter(|share| spent_at >= share.heard).map_or(0, |share| share.unreported)
+        })
     }
 
     /// Returns hits to the share that [`Approximate::take`] took and that were not spent after all: at most those not
     /// reported. Returns their count.
     pub(crate) fn put_back(&self, hash: CellHash, hits: Hits, spent_at: Timestamp) -> u64 {
-        let mut cells = self.cells.lock();
-        // What was spent before the last report was part of it.
-        let Some(share) = cells.get_mut(&hash).filter(|share| spent_at >= share.heard) else { return 0 };
-        let hits = hits.get().min(share.unreported);
-        share.unreported -= hits;
-        share.left += hits;
-        hits
+        let put_back = |share: &mut Share| {
+            // What was spent before the last report was part of it.
+            let hits = if spent_at >= share.heard { hits.get().min(share.unreported) } else { 0 };
+            share.unreported -= hits;
+            share.left += hits;
+            hits
+        };
+        self.0.change(hash, put_back).unwrap_or(0)
     }
 
     /// Whether the store's last answer about this cell is within its sync interval.
     pub(crate) fn is_fresh(&self, hash: CellHash, now: Timestamp) -> bool {
-        let cells = self.cells.lock();
-        cells.get(&hash).is_some_and(|share| now >= share.heard && now.since(share.heard) < share.sync_every)
+        let is_fresh = |share: &Share| now >= share.heard && now.since(share.heard) < share.sync_every;
+        self.0.look(hash, |share, _| share.is_some_and(is_fresh))
     }
 
     /// Up to `most` cells with hits due for a report. They count as reported from here on.
     pub(crate) fn due(&self, most: usize, now: Timestamp) -> Vec<Unreported> {
-        let mut cells = self.cells.lock();
-        let due = cells.iter_mut().filter(|(_, share)| {
+        self.0.collect(most, |share| {
             let waited = now < share.heard || now.since(share.heard) >= share.sync_every;
-            share.unreported > 0 && waited
-        });
-        due.take(most).map(|(_, share)| share.report(now)).collect()
+            (share.unreported > 0 && waited).then(|| share.report(now))
+        })
     }
 
     /// All unreported hits, whether or not due. They count as reported from here on.
     pub(crate) fn unreported(&self, now: Timestamp) -> Vec<Unreported> {
-        let mut cells = self.cells.lock();
-        let untold = cells.iter_mut().filter(|(_, share)| share.unreported > 0);
-        untold.map(|(_, share)| share.report(now)).collect()
+        self.0.collect(usize::MAX, |share| (share.unreported > 0).then(|| share.report(now)))
     }
 
     /// How many cells have unreported hits.
     pub(crate) fn unreported_cells(&self) -> usize {
-        self.cells.lock().values().filter(|share| share.unreported > 0).count()
+        self.0.count(|share| share.unreported > 0)
     }
 
     /// Hits from [`Approximate::due`] that the store knows of now.
     pub(crate) fn was_told(&self, hash: CellHash, hits: u64) {
-        if let Some(share) = self.cells.lock().get_mut(&hash) {
-            share.reporting = share.reporting.saturating_sub(hits);
-        }
+        self.0.change(hash, |share| share.reporting = share.reporting.saturating_sub(hits));
     }
 
     /// Hits from [`Approximate::due`] of which it is unknown whether they reached the store: late answers are common, so they
     /// count as in flight until the next report is due.
     pub(crate) fn may_have_been_told(&self, hash: CellHash, hits: u64, now: Timestamp) {
-        if let Some(share) = self.cells.lock().get_mut(&hash) {
-            share.doubtful = (share.doubtful.0 + hits, now + share.sync_every);
-        }
+        self.0.change(hash, |share| share.doubtful = (share.doubtful.0 + hits, now + share.sync_every));
     }
 
     /// Hits from [`Approximate::due`] that certainly did not reach the store.
     pub(crate) fn was_not_told(&self, hash: CellHash, hits: u64) {
-        if let Some(share) = self.cells.lock().get_mut(&hash) {
+        self.0.change(hash, |share| {
             share.reporting = share.reporting.saturating_sub(hits);
             share.unreported += hits;
-        }
+        });
     }
 
-    /// Applies the store's answer about a cell; `None` if this node does not know the cell.
-    pub(crate) fn heard(
-        &self,
-        hash: CellHash,
-        outcome: &Outcome,
-        fleet: u64,
-        now: Timestamp,
-    ) -> Option<View> {
-        let mut cells = self.cells.lock();
-        let share = cells.get_mut(&hash)?;
-        share.forget_doubts(now);
-        // The store may have answered before it received the report in flight.
-        let unknown = share.unreported + share.reporting;
-        let remaining = outcome.remaining.saturating_sub(unknown);
-        // Never more unreported than a share of the whole.
-        let most = share.cell.limit().quota().div_ceil(fleet.max(1)).saturating_sub(unknown);
-        share.left = remaining.div_ceil(fleet.max(1)).min(most);
-        share.heard = now;
-        Some(View { spent: share.cell.limit().quota().saturating_sub(remaining) })
+    /// Applies the store's answer about a cell. Returns what this node must count as spent, its own unreported hits included;
+    /// `None` if it does not know the cell.
+    pub(crate) fn heard(&self, hash: CellHash, outcome: &Outcome, fleet: u64, now: Timestamp) -> Option<u64> {
+        self.0.change(hash, |share| {
+            share.forget_doubts(now);
+            // The store may have answered before it received the report in flight.
+            let unknown = share.unreported + share.reporting;
+            let remaining = outcome.remaining.saturating_sub(unknown);
+            // Never more unreported than a share of the whole.
+            let most = share.cell.limit().quota().div_ceil(fleet.max(1)).saturating_sub(unknown);
+            share.left = remaining.div_ceil(fleet.max(1)).min(most);
+            share.heard = now;
+            share.cell.limit().quota().saturating_sub(remaining)
+        })
     }
 
     /// Removes cells that were not spent from for a while.
@@ -207,7 +177,7 @@ impl Approximate {
             let quiet = share.sync_every + share.cell.limit().quota_window().unwrap_or_default();
             share.unreported + share.reporting == share.doubtful.0 && now.since(share.heard) > quiet + quiet
         };
-        self.cells.lock().retain(|_, share| !idle(share));
+        self.0.retain(|share| !idle(share));
     }
 }
 

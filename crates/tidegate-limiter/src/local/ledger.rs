@@ -1,21 +1,17 @@
 //! What this node has spent from cells whose store was unavailable, so that it can be charged there once.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::Portion;
+use super::cell_map::CellMap;
 use crate::cell::{CellAsk, KeptCell};
 use crate::cell_hash::CellHash;
-use foldhash::fast::RandomState;
-use parking_lot::Mutex;
 
 /// Debts by cell: bounded; the rest is forgiven and counted.
 pub(crate) struct Ledger {
-    debts: Mutex<HashMap<CellHash, Debt, RandomState>>,
+    debts: CellMap<Debt>,
     /// How many of them are debts of shares.
     shares: AtomicUsize,
-    most: usize,
     forgiven: AtomicU64,
 }
 
@@ -39,76 +35,60 @@ pub(crate) enum Account {
 
 impl Ledger {
     pub(crate) fn new(most: usize) -> Self {
-        Ledger { debts: Mutex::default(), shares: AtomicUsize::new(0), most, forgiven: AtomicU64::new(0) }
+        Ledger { debts: CellMap::new(most), shares: AtomicUsize::new(0), forgiven: AtomicU64::new(0) }
     }
 
     /// Opens an account for this cell, if it has none.
     pub(crate) fn open(&self, cell: &CellAsk<'_>, portion: Portion) -> Account {
-        self.account(&mut self.debts.lock(), cell, portion).0
+        let mut account = Account::Known;
+        let new = || {
+            account = Account::New;
+            self.new_debt(cell.cell(), portion)
+        };
+        if self.debts.change_or_insert(cell.hash, new, |_| ()).is_some() { account } else { Account::None }
     }
 
     /// Adds `hits` to the account of this cell. A settlement may have closed it since it was opened, while nothing was owed.
     pub(crate) fn spent(&self, cell: &CellAsk<'_>, hits: u64, portion: Portion) {
-        match self.account(&mut self.debts.lock(), cell, portion).1 {
-            Some(debt) => debt.hits = debt.hits.saturating_add(hits),
-            None => drop(self.forgiven.fetch_add(hits, Ordering::Relaxed)),
-        }
-    }
-
-    /// The account of this cell, opened if it has none.
-    fn account<'d>(
-        &self,
-        debts: &'d mut HashMap<CellHash, Debt, RandomState>,
-        cell: &CellAsk<'_>,
-        portion: Portion,
-    ) -> (Account, Option<&'d mut Debt>) {
-        let full = debts.len() >= self.most;
-        match debts.entry(cell.hash) {
-            Entry::Occupied(known) => (Account::Known, Some(known.into_mut())),
-            Entry::Vacant(_) if full => (Account::None, None),
-            Entry::Vacant(place) => {
-                let cell = cell.cell();
-                self.shares.fetch_add(usize::from(portion == Portion::Share), Ordering::Relaxed);
-                (Account::New, Some(place.insert(Debt { cell, hits: 0, portion })))
-            }
-        }
-    }
-
-    /// Whether an account is open of a cell that is there.
-    pub(crate) fn owes(&self, is_there: impl Fn(&KeptCell) -> bool) -> bool {
-        self.debts.lock().values().any(|debt| is_there(&debt.cell))
-    }
-
-    /// Up to `most` accounts whose store has recovered.
-    pub(crate) fn due(&self, most: usize, is_back: impl Fn(&KeptCell) -> bool) -> Vec<Debt> {
-        let debts = self.debts.lock();
-        debts.values().filter(|debt| is_back(&debt.cell)).take(most).cloned().collect()
-    }
-
-    /// Subtracts `hits` from the account of a cell, and closes it if nothing was spent meanwhile.
-    pub(crate) fn settle(&self, cell: CellHash, hits: u64) {
-        let mut debts = self.debts.lock();
-        let Entry::Occupied(mut debt) = debts.entry(cell) else { return };
-        debt.get_mut().hits = debt.get().hits.saturating_sub(hits);
-        if debt.get().hits == 0 {
-            let portion = debt.remove().portion;
-            self.shares.fetch_sub(usize::from(portion == Portion::Share), Ordering::Relaxed);
-        }
+        self.owe(cell.hash, hits, || self.new_debt(cell.cell(), portion));
     }
 
     /// Restores a debt that was settled, but not paid after all.
     pub(crate) fn owe_again(&self, debt: Debt) {
-        let mut debts = self.debts.lock();
-        let full = debts.len() >= self.most;
-        match debts.entry(debt.cell.hash()) {
-            Entry::Occupied(mut known) => {
-                known.get_mut().hits = known.get().hits.saturating_add(debt.hits);
-            }
-            Entry::Vacant(_) if full => drop(self.forgiven.fetch_add(debt.hits, Ordering::Relaxed)),
-            Entry::Vacant(place) => {
-                self.shares.fetch_add(usize::from(debt.portion == Portion::Share), Ordering::Relaxed);
-                place.insert(debt);
-            }
+        let Debt { cell, hits, portion } = debt;
+        self.owe(cell.hash(), hits, || self.new_debt(cell.clone(), portion));
+    }
+
+    fn owe(&self, cell: CellHash, hits: u64, new: impl FnOnce() -> Debt) {
+        let add = |debt: &mut Debt| debt.hits = debt.hits.saturating_add(hits);
+        if self.debts.change_or_insert(cell, new, add).is_none() {
+            self.forgiven.fetch_add(hits, Ordering::Relaxed);
+        }
+    }
+
+    fn new_debt(&self, cell: KeptCell, portion: Portion) -> Debt {
+        self.shares.fetch_add(usize::from(portion == Portion::Share), Ordering::Relaxed);
+        Debt { cell, hits: 0, portion }
+    }
+
+    /// Whether an account is open of a cell that is there.
+    pub(crate) fn owes(&self, is_there: impl Fn(&KeptCell) -> bool) -> bool {
+        self.debts.any(|debt| is_there(&debt.cell))
+    }
+
+    /// Up to `most` accounts whose store has recovered.
+    pub(crate) fn due(&self, most: usize, is_back: impl Fn(&KeptCell) -> bool) -> Vec<Debt> {
+        self.debts.collect(most, |debt| is_back(&debt.cell).then(|| debt.clone()))
+    }
+
+    /// Subtracts `hits` from the account of a cell, and closes it if nothing was spent meanwhile.
+    pub(crate) fn settle(&self, cell: CellHash, hits: u64) {
+        let closed = self.debts.change_or_remove(cell, |debt| {
+            debt.hits = debt.hits.saturating_sub(hits);
+            debt.hits == 0
+        });
+        if closed.is_some_and(|debt| debt.portion == Portion::Share) {
+            self.shares.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -119,7 +99,7 @@ impl Ledger {
 
     /// Open accounts.
     pub(crate) fn len(&self) -> usize {
-        self.debts.lock().len()
+        self.debts.len()
     }
 
     /// Hits that will never be charged because there was no room for their account.

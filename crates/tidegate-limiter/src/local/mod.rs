@@ -4,9 +4,9 @@
 //! or dropping the request midway, refunds them. This module calls no other store.
 
 pub(crate) mod approximate;
+mod cell_map;
 pub(crate) mod fleet;
 pub(crate) mod ledger;
-pub(crate) mod lent;
 
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Charge, Group, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch};
@@ -15,19 +15,19 @@ use tidegate_store::{
 };
 
 use crate::cell::{CellAsk, KeptAsk, KeptLease};
+use crate::lease::issued::IssuedLeases;
 use crate::node_clock::NodeClock;
 use crate::source::Source;
 use approximate::Approximate;
 use fleet::Fleet;
 use ledger::{Account, Ledger, Settling};
-use lent::LentLeases;
 
 /// The cells that this node decides itself.
 pub(crate) struct LocalCells {
     pub(crate) memory: MemoryStore<NodeClock>,
     pub(crate) approximate: Approximate,
     pub(crate) ledger: Ledger,
-    pub(crate) lent: LentLeases,
+    pub(crate) lent: IssuedLeases,
     pub(crate) settling: Settling,
     pub(crate) fleet: Fleet,
 }
@@ -100,7 +100,7 @@ impl LocalCells {
             memory: MemoryStore::with_clock(memory, clock),
             approximate: Approximate::new(bookkeeping),
             ledger: Ledger::new(bookkeeping),
-            lent: LentLeases::new(bookkeeping),
+            lent: IssuedLeases::new(bookkeeping),
             settling: Settling::default(),
             fleet,
         }
@@ -202,8 +202,8 @@ impl LocalCells {
 
     /// Applies the store's answer about an approximate cell.
     pub(crate) fn hear(&self, ask: &CellAsk<'_>, outcome: &Outcome, now: Timestamp) {
-        if let Some(view) = self.approximate.heard(ask.hash, outcome, self.fleet.size(), now) {
-            self.set(ask.spend, view.spent);
+        if let Some(spent) = self.approximate.heard(ask.hash, outcome, self.fleet.size(), now) {
+            self.set(ask.spend, spent);
         }
     }
 

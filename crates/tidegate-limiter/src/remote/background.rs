@@ -11,7 +11,7 @@ use tidegate_store::{CellCharge, Clock, Record, Request, Spend, Stamped, StoreEr
 
 use super::{Remote, RequestNames};
 use crate::cell::{CellPolicy, Charges, KeptAsk};
-use crate::lease_key::{self, LeaseKeys};
+use crate::lease::keys::{self, LeaseKeys};
 use crate::lifecycle::{End, Lifecycle};
 use crate::local::approximate::Unreported;
 use crate::observer::{BreakerState, StoreCall};
@@ -107,13 +107,12 @@ impl Remote {
             return true;
         }
         let own = keys.signing();
-        let put =
-            self.store.put_record(Record { name: lease_key::RECORD, value: &own }, lease_key::KEPT).answer();
+        let put = self.store.put_record(Record { name: keys::RECORD, value: &own }, keys::KEPT).answer();
         let Some(Ok(known)) = self.attend(self.timeout, put).await else { return false };
         let fleets = known.unwrap_or(own.to_vec());
         keys.learn(&fleets);
-        let same = Record { name: lease_key::RECORD, value: &fleets };
-        let again = self.store.replace_record(same, Some(&fleets), lease_key::KEPT).answer();
+        let same = Record { name: keys::RECORD, value: &fleets };
+        let again = self.store.replace_record(same, Some(&fleets), keys::KEPT).answer();
         matches!(self.attend(self.timeout, again).await, Some(Ok(_)))
     }
 

@@ -15,10 +15,11 @@ use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, S
 use super::lag::Arrival;
 use super::late::Sent;
 use super::queue::{IsFirst, Item, QueueId};
-use super::{Overload, Remote, StoreReply, StoreTicket, TakenLeases};
+use super::{Overload, Remote, StoreReply, StoreTicket};
 use crate::answer::Answer;
 use crate::cell::{KeptAsk, Refunds};
 use crate::deny_cache::{AnswerTimes, Certainty};
+use crate::lease::pending::TakenLeases;
 use crate::observer::{BreakerState, StoreCall};
 use crate::runtime::Task;
 use crate::source::Source;
@@ -384,7 +385,7 @@ impl Remote {
         self.observer.store_called(call, took);
         let Some(error) = error else {
             for node in nodes {
-                let way = self.way_to(*node);
+                let way = self.stats_of(*node);
                 way.took(self.lag.waited(sent, uptime));
                 // Not one that is in time only without this core's own lag: the prober knows better.
                 if took <= self.timeout {

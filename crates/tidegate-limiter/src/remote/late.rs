@@ -130,12 +130,12 @@ impl Remote {
     /// One trial call at a time goes out, in case those late calls were lost.
     pub(super) fn may_send(&self, nodes: &[usize]) -> bool {
         let is_behind = |node: &&usize| {
-            let way = self.way_to(**node);
+            let way = self.stats_of(**node);
             let late_since = Micros::new(way.late_since.load(Ordering::Relaxed));
             way.late_calls.load(Ordering::Relaxed) >= self.queues.bounds().calls
                 && !self.has_answered_since(**node, late_since)
         };
-        let behind = || nodes.iter().filter(is_behind).map(|node| self.way_to(*node));
+        let behind = || nodes.iter().filter(is_behind).map(|node| self.stats_of(*node));
         let now = self.clock.now();
         // A call takes the turns only if it may try all of them.
         behind().all(|way| way.next_try.is_due(now, self.timeout))

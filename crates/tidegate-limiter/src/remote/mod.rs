@@ -8,22 +8,20 @@
 mod background;
 pub(crate) mod breaker;
 mod carry;
-mod farewell;
 mod judge;
 mod lag;
 mod late;
-mod orphans;
 mod prober;
 mod queue;
 mod refunds;
 mod request_names;
 mod settle;
+mod shutdown;
 mod ticket;
 mod warm_up;
 
 pub(crate) use background::LARGEST_BATCH;
 pub use late::LATE_CALLS_HEARD_FOR;
-pub(crate) use orphans::{Kept, Orphans, TakenLeases};
 pub(crate) use queue::Question;
 pub use queue::QueueBounds;
 pub(crate) use request_names::{
@@ -41,6 +39,7 @@ use tidegate_store::{Clock, Slice, Store, StoreError};
 
 use crate::answer::Answer;
 use crate::deny_cache::DenyCache;
+use crate::lease::pending::{Orphans, TakenLeases};
 use crate::local::LocalCells;
 use crate::node_clock::NodeClock;
 use crate::observer::{Observer, Overload, StoreCall};
@@ -63,7 +62,7 @@ pub(crate) struct Remote {
     lag: Lag,
     timeout: Micros,
     /// What was observed of each store node. Shared by all cores, as are the fields below.
-    ways: Arc<[NodeStats]>,
+    stats: Arc<[NodeStats]>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) orphans: Arc<Orphans>,
     pub(crate) deny_cache: Arc<DenyCache>,
@@ -212,7 +211,7 @@ impl Remote {
             queues: Queues::new(parts.queue),
             late: LateCalls::default(),
             lag: Lag::default(),
-            ways: (0..parts.store.nodes().max(1)).map(|_| NodeStats::default()).collect(),
+            stats: (0..parts.store.nodes().max(1)).map(|_| NodeStats::default()).collect(),
             store: parts.store,
             runtime: parts.runtime,
             prober: parts.prober,
@@ -233,7 +232,7 @@ impl Remote {
             queues: Queues::new(self.queues.bounds()),
             late: LateCalls::default(),
             lag: Lag::default(),
-            ways: self.ways.clone(),
+            stats: self.stats.clone(),
             timeout: self.timeout,
             breakers: self.breakers.clone(),
             orphans: self.orphans.clone(),
@@ -304,9 +303,9 @@ impl Remote {
         self.late.len()
     }
 
-    fn way_to(&self, node: usize) -> &NodeStats {
+    fn stats_of(&self, node: usize) -> &NodeStats {
         // A store that grew may have nodes that did not exist at the start.
-        &self.ways[node % self.ways.len()]
+        &self.stats[node % self.stats.len()]
     }
 
     fn arrival(&self) -> Arrival {
@@ -346,18 +345,18 @@ impl Remote {
 
     /// Whether `node` has answered a call of this limiter in time after `uptime`.
     fn has_answered_since(&self, node: usize, uptime: Micros) -> bool {
-        self.way_to(node).answered_at.load(Ordering::Relaxed) > uptime.get()
+        self.stats_of(node).answered_at.load(Ordering::Relaxed) > uptime.get()
     }
 
     /// Those of `nodes` that a late call to all of them waits for.
     fn still_to_answer<'r>(&'r self, nodes: &'r [usize]) -> impl Iterator<Item = &'r NodeStats> + 'r {
-        let ways = nodes.iter().map(|node| self.way_to(*node));
+        let ways = nodes.iter().map(|node| self.stats_of(*node));
         ways.filter(|way| nodes.len() == 1 || way.state() != ServerState::Alive)
     }
 
     /// The expected duration of a call to these nodes.
     fn expected_call(&self, nodes: &[usize]) -> Micros {
-        let takes = nodes.iter().map(|node| self.way_to(*node).call_takes.load(Ordering::Relaxed));
+        let takes = nodes.iter().map(|node| self.stats_of(*node).call_takes.load(Ordering::Relaxed));
         Micros::new(takes.max().unwrap_or(0))
     }
 

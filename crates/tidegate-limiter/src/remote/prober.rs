@@ -44,7 +44,7 @@ impl Remote {
             // A node without an endpoint holds no cells.
             if self.store.endpoint(node).is_empty() {
                 judge = Judge::new(self.timeout);
-                self.way_to(node).proved_alive.store(self.clock.now().as_micros(), Ordering::Relaxed);
+                self.stats_of(node).proved_alive.store(self.clock.now().as_micros(), Ordering::Relaxed);
             } else {
                 self.probe(node, &mut judge).await;
             }
@@ -95,14 +95,14 @@ impl Remote {
     fn decided(&self, node: usize, judge: &mut Judge, sent: Timestamp, took: Micros) {
         judge.decided(took);
         if judge.state() == ServerState::Alive {
-            self.way_to(node).proved_alive.store(sent.as_micros(), Ordering::Relaxed);
+            self.stats_of(node).proved_alive.store(sent.as_micros(), Ordering::Relaxed);
         }
     }
 
     /// Publishes what the judge says of `node`. The breaker of a server that has failed opens.
     fn publish(&self, node: usize, judge: &Judge) {
         let state = judge.state();
-        let before = self.way_to(node).set_state(state);
+        let before = self.stats_of(node).set_state(state);
         if state == ServerState::Failed && before != ServerState::Failed {
             self.tell(self.breakers.open(node, self.clock.now()));
         }
@@ -112,7 +112,7 @@ impl Remote {
     /// waits for it.
     pub(super) fn was_late(&self, node: usize) {
         let is_trial = || self.breakers.state(node) == BreakerState::HalfOpen;
-        if self.way_to(node).state() == ServerState::Failed || is_trial() {
+        if self.stats_of(node).state() == ServerState::Failed || is_trial() {
             self.tell(self.breakers.open(node, self.clock.now()));
         }
     }
@@ -127,7 +127,7 @@ impl Remote {
     }
 
     fn is_back(&self, node: usize) -> bool {
-        let way = self.way_to(node);
+        let way = self.stats_of(node);
         let proved = Timestamp::from_micros(way.proved_alive.load(Ordering::Relaxed));
         way.state() == ServerState::Alive && self.breakers.opened_before(node, proved)
     }

@@ -41,7 +41,7 @@ impl Remote {
 
     /// Settles with `node` in the background, and closes its breaker.
     fn readmit_soon(self: &Arc<Self>, node: usize) {
-        if self.way_to(node).is_settled_with.swap(true, Ordering::Relaxed) {
+        if self.stats_of(node).is_settled_with.swap(true, Ordering::Relaxed) {
             return;
         }
         let remote = self.clone();
@@ -49,7 +49,7 @@ impl Remote {
             if remote.settle_with(node).await {
                 remote.tell(remote.breakers.answered(node));
             }
-            remote.way_to(node).is_settled_with.store(false, Ordering::Relaxed);
+            remote.stats_of(node).is_settled_with.store(false, Ordering::Relaxed);
         }));
     }
 
@@ -57,7 +57,7 @@ impl Remote {
     /// one is looked at again, because it answers thousands of calls a second, and each look reads all debts.
     fn settle_soon(self: &Arc<Self>, node: usize) {
         let now = self.clock.now();
-        if !self.way_to(node).next_settlement.is_due(now, NOTHING_OWED_PAUSE) {
+        if !self.stats_of(node).next_settlement.is_due(now, NOTHING_OWED_PAUSE) {
             return;
         }
         let remote = self.clone();
@@ -65,7 +65,7 @@ impl Remote {
             if remote.local.ledger.owes(|cell| remote.store.node_of(cell.tag()) == node) {
                 remote.settle_with(node).await;
             } else {
-                remote.way_to(node).next_settlement.put_off(now, NOTHING_OWED_PAUSE);
+                remote.stats_of(node).next_settlement.put_off(now, NOTHING_OWED_PAUSE);
             }
         }));
     }

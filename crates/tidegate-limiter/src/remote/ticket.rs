@@ -8,13 +8,13 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 /// The carrying side of a question. Dropping it without an answer wakes the waiter with none.
-pub(crate) struct Ticket<Q, T>(Arc<Errand<Q, T>>);
+pub(crate) struct Ticket<Q, T>(Arc<Slot<Q, T>>);
 
 /// The waiting side: yields the answer, or `None` if there will be none. Dropping it drops an answer already given.
-pub(crate) struct TicketWaiter<Q, T>(Arc<Errand<Q, T>>);
+pub(crate) struct TicketWaiter<Q, T>(Arc<Slot<Q, T>>);
 
 /// Both sides share one allocation, so that a question moves as a pointer.
-struct Errand<Q, T> {
+struct Slot<Q, T> {
     question: Q,
     state: Mutex<TicketState<T>>,
 }
@@ -28,7 +28,7 @@ enum TicketState<T> {
 
 impl<Q, T> Ticket<Q, T> {
     pub(crate) fn new(question: Q) -> (Self, TicketWaiter<Q, T>) {
-        let shared = Arc::new(Errand { question, state: Mutex::new(TicketState::Waiting(None)) });
+        let shared = Arc::new(Slot { question, state: Mutex::new(TicketState::Waiting(None)) });
         (Ticket(shared.clone()), TicketWaiter(shared))
     }
 

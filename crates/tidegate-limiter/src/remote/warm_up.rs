@@ -10,7 +10,7 @@ use tidegate_core::{Algorithm, Ask, Charge, Group, Hits, LeaseId, Limit, Micros,
 use tidegate_store::{CellCharge, CellKey, Clock, LeaseRef, Request, Spend};
 
 use super::Remote;
-use crate::lease_key::LeaseKeys;
+use crate::lease::keys::LeaseKeys;
 use crate::snapshot::Snapshot;
 
 /// Pause between attempts.

@@ -12,9 +12,9 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use tidegate_core::{Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, append_part, take_part};
 use tidegate_store::{CellKey, Spend};
 
+use super::keys::{LeaseKeys, Signature};
 use crate::cell::{KeptCell, KeptLease};
 use crate::cell_hash::CellHasher;
-use crate::lease_key::{LeaseKeys, Signature};
 
 /// The leases that one request took: one per concurrency limit that it passed.
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::LeaseId;
 
-use crate::lease_key::LeaseKeys;
+use super::keys::LeaseKeys;
 
 pub(crate) struct LeaseIds {
     keys: Arc<LeaseKeys>,

@@ -20,7 +20,7 @@ impl Remote {
     }
 
     /// Ends this limiter: as far as the store answers, it leaves nothing behind there.
-    pub(crate) async fn take_leave(self: &Arc<Self>, end: End, names: &RequestNames) {
+    pub(crate) async fn shut_down(self: &Arc<Self>, end: End, names: &RequestNames) {
         if end == End::ShutDown {
             self.settle(names).await;
         }

@@ -12,7 +12,7 @@ use crate::cell::{KeptAsk, KeptLease};
 use crate::cell_hash::CellHash;
 
 /// Leases issued here: bounded; the rest is counted and never handed over.
-pub(crate) struct LentLeases {
+pub(crate) struct IssuedLeases {
     leases: Mutex<HashMap<(CellHash, LeaseId), Lent, RandomState>>,
     most: usize,
     forgotten: AtomicU64,
@@ -31,9 +31,9 @@ pub(crate) enum StoreKnows {
     Yes,
 }
 
-impl LentLeases {
+impl IssuedLeases {
     pub(crate) fn new(most: usize) -> Self {
-        LentLeases { leases: Mutex::default(), most, forgotten: AtomicU64::new(0) }
+        IssuedLeases { leases: Mutex::default(), most, forgotten: AtomicU64::new(0) }
     }
 
     /// `ask` took its lease at `given`.
