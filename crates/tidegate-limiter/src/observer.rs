@@ -116,7 +116,7 @@ pub struct Decided<'a> {
     pub matches: &'a [Match<'a>],
     /// The decision.
     pub decision: &'a Decision,
-    /// Whether its descriptors are readings of one request ([`Limiter::check_readings`](crate::Limiter::check_readings)).
+    /// Whether its descriptors are readings of one request ([`CheckRequest::readings`](crate::CheckRequest::readings)).
     pub of_readings: bool,
 }
 
