@@ -3,8 +3,8 @@
 //! Integers are written in seven-bit groups, and times as distances to the one before: a hit in a log takes two to four
 //! bytes. Bytes that no cell writes are read as none, never as another cell: whoever can write to a store could send any.
 
+use crate::cell::{Cell, CounterBits};
 use crate::concurrency::Leases;
-use crate::limit::{Cell, CounterBits};
 use crate::sliding_log::Log;
 use crate::units::{Micros, Timestamp};
 

@@ -9,10 +9,14 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
+use crate::algorithm::{Algorithm, Behaviour, Facts, Transitions};
 use crate::bytes::{Reader, append_number, append_times};
+use crate::cell::{Cell, CounterBits};
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
+use crate::limit::{Charge, Limit};
 use crate::outcome::Outcome;
+use crate::request::Ask;
 use crate::sliding_log::{Log, RefusedHits, SlidingLog};
 use crate::units::{Hits, Micros, Timestamp};
 
@@ -263,4 +267,91 @@ fn nth_smallest(
     }
     let candidates = [(low < one_len).then(|| one(low)), (n - low < other_len).then(|| other(n - low))];
     candidates.into_iter().flatten().min().expect("there are more than n in all")
+}
+
+impl Concurrency {
+    pub(crate) fn in_leases<T>(&self, cell: &mut Cell, step: impl FnOnce(&mut Leases) -> T) -> T {
+        let mut leases = match std::mem::take(cell) {
+            Cell::Leases(leases) => leases,
+            Cell::Vacant | Cell::Counter(_) | Cell::Log(_) => Leases::default(),
+        };
+        let answer = step(&mut leases);
+        *cell = if leases.is_empty() { Cell::Vacant } else { Cell::Leases(leases) };
+        answer
+    }
+}
+
+impl Behaviour for Concurrency {
+    #[inline]
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            algorithm: Algorithm::Concurrency,
+            quota: self.limit,
+            period: None,
+            numbers: [self.limit, self.ttl.get(), 0],
+            meter: None,
+            refused: self.refused,
+            min_interval: Micros::ZERO,
+            lease_ttl: Some(self.ttl),
+            takes_refunds: false,
+            ends_at_once: false,
+        }
+    }
+
+    fn quota_window(&self) -> Option<Micros> {
+        None
+    }
+
+    fn divided(&self, nodes: u64) -> Result<Self, LimitError> {
+        Concurrency::new(self.limit.div_ceil(nodes), self.ttl, self.refused)
+    }
+
+    fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
+        let Limit::Concurrency(other) = other else { return None };
+        let (limit, ttl) = (self.limit.min(other.limit), self.ttl.max(other.ttl));
+        Some(Concurrency::new(limit, ttl, self.refused.strictest(other.refused)).map(Limit::from))
+    }
+}
+
+impl Transitions for Concurrency {
+    fn spend(&self, cell: &mut Cell, now: Timestamp, ask: Ask) -> Outcome {
+        self.in_leases(cell, |leases| match ask.lease {
+            Some(id) => self.acquire(leases, now, ask.hits, id),
+            None => {
+                self.tidy(leases, now);
+                self.look(leases, now, ask.hits)
+            }
+        })
+    }
+
+    fn outlook(&self, cell: &Cell, now: Timestamp, ask: Ask) -> Outcome {
+        match cell {
+            Cell::Leases(leases) => self.look(leases, now, ask.hits),
+            Cell::Vacant | Cell::Counter(_) | Cell::Log(_) => self.look(&Leases::default(), now, ask.hits),
+        }
+    }
+
+    /// A lease is released by its ID.
+    fn put_back(&self, _: &mut Cell, _: Timestamp, _: Hits, _: Micros) {}
+
+    /// What is over holds no lease.
+    fn take_anyway(&self, _: &mut Cell, _: Timestamp, _: Charge) {}
+
+    fn note(&self, cell: &mut Cell, now: Timestamp, _: Hits, count: u32) {
+        self.in_leases(cell, |leases| self.note_refused(leases, now, count));
+    }
+
+    fn bring_to_now(&self, cell: &mut Cell, now: Timestamp) {
+        self.in_leases(cell, |leases| self.tidy(leases, now));
+    }
+
+    #[inline]
+    fn step_bits(
+        &self,
+        _: Option<CounterBits>,
+        _: Timestamp,
+        _: Hits,
+    ) -> Option<(Outcome, Option<CounterBits>)> {
+        None
+    }
 }

@@ -12,8 +12,10 @@
 //! So where nodes with the old and the new rules take turns, no hit counts for longer than two windows, as in a counter. (Only
 //! where a log becomes a counter in the last millionths of a window, some may count for one more.)
 
-use crate::limit::{Algorithm, Cell, Limit};
-use crate::sliding_window::SlidingCell;
+use crate::algorithm::Algorithm;
+use crate::cell::Cell;
+use crate::sliding_log::{Log, SlidingLog};
+use crate::sliding_window::{SlidingCell, SlidingWindow};
 use crate::units::Timestamp;
 
 impl Algorithm {
@@ -23,34 +25,30 @@ impl Algorithm {
     pub fn family(self) -> &'static str {
         match self {
             Algorithm::SlidingWindow | Algorithm::SlidingLog => "sliding",
-            other => other.name(),
+            Algorithm::TokenBucket
+            | Algorithm::FixedWindow
+            | Algorithm::LeakyBucket
+            | Algorithm::Concurrency => self.name(),
         }
     }
 }
 
-impl Limit {
-    /// Makes a cell that the other sliding algorithm left one of this limit.
+impl SlidingWindow {
+    /// What a cell holds, also one that a log left.
     #[inline]
-    pub(crate) fn adopt(&self, cell: &mut Cell, now: Timestamp) {
-        if let Some(adopted) = self.adopted(cell, now) {
-            *cell = adopted;
+    pub(crate) fn read_cell(&self, cell: &Cell, now: Timestamp) -> Option<SlidingCell> {
+        match cell {
+            Cell::Log(log) => self.of_counts(now, |start| log.counts(self.window(), start, now)),
+            Cell::Vacant | Cell::Counter(_) | Cell::Leases(_) => cell.counted(),
         }
     }
+}
 
-    /// The same as a new cell; none if the cell is not of the other sliding algorithm.
-    #[inline]
-    pub(crate) fn adopted(&self, cell: &Cell, now: Timestamp) -> Option<Cell> {
-        match (self, cell) {
-            (Limit::SlidingWindow(limit), Cell::Log(log)) => {
-                let counted = limit.of_counts(now, |start| log.counts(limit.window(), start, now));
-                Some(counted.map_or(Cell::Vacant, Cell::sliding))
-            }
-            (Limit::SlidingLog(limit), Cell::Counter(bits)) => {
-                let (start, [older, newer]) = SlidingCell::from_bits(*bits).counts(limit.window(), now);
-                let log = limit.of_counts(now, (start, older), newer);
-                Some(if log.is_empty() { Cell::Vacant } else { Cell::Log(log) })
-            }
-            _ => None,
-        }
+impl SlidingLog {
+    /// The log in a cell that is none: what a sliding window counted, or nothing.
+    pub(crate) fn of_other(&self, cell: &Cell, now: Timestamp) -> Log {
+        let Some(counted) = cell.counted::<SlidingCell>() else { return Log::default() };
+        let (start, [older, newer]) = counted.counts(self.window(), now);
+        self.of_counts(now, (start, older), newer)
     }
 }

@@ -1,7 +1,6 @@
 //! Distinguishes limits on the same cell, and says how long their refusals stay valid.
 
 use crate::limit::Limit;
-use crate::units::Micros;
 
 /// The numbers of a limit. Two limits on the same cell are equal if their fingerprints are: the family of the algorithm and the
 /// period are part of the cell's key, the numbers are not.
@@ -23,47 +22,18 @@ impl Limit {
     /// Distinguishes this limit from others on the same cell.
     #[must_use]
     pub fn fingerprint(&self) -> LimitFingerprint {
-        LimitFingerprint(match self {
-            Limit::TokenBucket(limit) => [limit.burst(), limit.rate().count(), limit.rate().period().get()],
-            Limit::LeakyBucket(limit) => {
-                [limit.max_delay().get(), limit.rate().count(), limit.rate().period().get()]
-            }
-            Limit::FixedWindow(limit) => match limit.boundaries() {
-                Some(boundaries) => {
-                    let end = boundaries.last().map_or(0, |last| last.as_micros());
-                    [limit.limit(), boundaries.len() as u64, end]
-                }
-                None => [limit.limit(), limit.window().map_or(0, Micros::get), 0],
-            },
-            // A sliding log, whose interval is shorter, may be of the same cell.
-            Limit::SlidingWindow(limit) => [limit.limit(), limit.window().get(), u64::MAX],
-            Limit::SlidingLog(limit) => [limit.limit(), limit.window().get(), limit.min_interval().get()],
-            Limit::Concurrency(limit) => [limit.limit(), limit.ttl().get(), 0],
-        })
+        LimitFingerprint(self.facts().numbers)
     }
 
     /// How long its refusal may be repeated without asking the store again.
     #[must_use]
     pub fn refusal_holds(&self) -> RefusalHolds {
-        match self {
-            _ if self.counts_refused() => RefusalHolds::Never,
-            Limit::Concurrency(_) => RefusalHolds::AtThatMoment,
-            _ => RefusalHolds::UntilThen,
-        }
-    }
-
-    /// Whether an admitted request holds a lease until it is done.
-    #[must_use]
-    pub fn takes_lease(&self) -> bool {
-        matches!(self, Limit::Concurrency(_))
-    }
-
-    /// How long such a lease lives unless renewed; none if the limit has no leases.
-    #[must_use]
-    pub fn lease_ttl(&self) -> Option<Micros> {
-        match self {
-            Limit::Concurrency(limit) => Some(limit.ttl()),
-            _ => None,
+        if self.counts_refused() {
+            RefusalHolds::Never
+        } else if self.takes_lease() {
+            RefusalHolds::AtThatMoment
+        } else {
+            RefusalHolds::UntilThen
         }
     }
 }
@@ -71,7 +41,9 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Concurrency, FixedWindow, Rate, RefusedHits, SlidingLog, SlidingWindow, TokenBucket};
+    use crate::{
+        Concurrency, FixedWindow, Micros, Rate, RefusedHits, SlidingLog, SlidingWindow, TokenBucket,
+    };
 
     const SECOND: Micros = Micros::from_secs(1);
 

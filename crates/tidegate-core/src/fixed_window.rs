@@ -6,10 +6,13 @@
 
 use std::sync::Arc;
 
+use crate::algorithm::{Algorithm, Behaviour, Counter, Facts};
+use crate::cell::{Cell, CounterBits, Packed};
 use crate::error::LimitError;
-use crate::limit::Charge;
+use crate::limit::{Charge, Limit};
 use crate::meter::MAX_PERIOD;
 use crate::outcome::Outcome;
+use crate::sliding_log::RefusedHits;
 use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
 
 /// At most `limit` hits between two boundaries.
@@ -191,4 +194,83 @@ fn check_limit(limit: u64) -> Result<(), LimitError> {
         return Err(LimitError::new("limit", problem, format!("use less than {EXACT_MAX}")));
     }
     Ok(())
+}
+
+impl FixedWindow {
+    /// The same windows with another limit.
+    fn with_limit(&self, limit: u64) -> Self {
+        FixedWindow { limit, boundaries: self.boundaries.clone() }
+    }
+}
+
+impl Behaviour for FixedWindow {
+    #[inline]
+    fn facts(&self) -> Facts<'_> {
+        let [length, end] = match &self.boundaries {
+            Boundaries::Every(window) => [window.get(), 0],
+            Boundaries::At(all) => [all.len() as u64, all.last().map_or(0, |last| last.as_micros())],
+        };
+        Facts {
+            algorithm: Algorithm::FixedWindow,
+            quota: self.limit,
+            period: self.window(),
+            numbers: [self.limit, length, end],
+            meter: None,
+            refused: RefusedHits::Forget,
+            min_interval: Micros::ZERO,
+            lease_ttl: None,
+            takes_refunds: true,
+            ends_at_once: true,
+        }
+    }
+
+    fn quota_window(&self) -> Option<Micros> {
+        self.window()
+    }
+
+    fn divided(&self, nodes: u64) -> Result<Self, LimitError> {
+        Ok(self.with_limit(self.limit.div_ceil(nodes)))
+    }
+
+    fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
+        let Limit::FixedWindow(other) = other else { return None };
+        Some(Ok(self.with_limit(self.limit.min(other.limit)).into()))
+    }
+}
+
+impl Counter for FixedWindow {
+    type State = WindowCell;
+
+    fn state(&self, cell: &Cell, _: Timestamp) -> Option<WindowCell> {
+        cell.counted()
+    }
+
+    #[inline]
+    fn step(&self, state: Option<WindowCell>, now: Timestamp, hits: Hits) -> (Outcome, Option<WindowCell>) {
+        self.decide(state, now, hits)
+    }
+
+    fn refunded(
+        &self,
+        state: Option<WindowCell>,
+        now: Timestamp,
+        hits: Hits,
+        age: Micros,
+    ) -> Option<WindowCell> {
+        self.refund(state, now, hits, age)
+    }
+
+    fn charged(&self, state: Option<WindowCell>, now: Timestamp, charge: Charge) -> Option<WindowCell> {
+        self.charge(state, now, charge)
+    }
+}
+
+impl Packed for WindowCell {
+    fn unpack(bits: CounterBits) -> Self {
+        WindowCell { start: Timestamp::from_micros(bits.high), count: bits.low }
+    }
+
+    fn pack(self) -> CounterBits {
+        CounterBits { low: self.count, high: self.start.as_micros() }
+    }
 }

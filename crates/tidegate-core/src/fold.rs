@@ -6,8 +6,10 @@
 //! Where the cost may be above what is left, the one after the k that fit goes [over](Over), and finds more than nothing left
 //! for the last time; of charges, all after the k go over, and are one charge.
 
+use crate::algorithm::Facts;
+use crate::cell::Cell;
 use crate::group::{Blamed, Group, Stance};
-use crate::limit::{Cell, Limit};
+use crate::limit::Limit;
 use crate::outcome::{Outcome, Verdict};
 use crate::over::Over;
 use crate::request::{Ask, Touch};
@@ -222,24 +224,22 @@ impl Limit {
         if !first.is_admitted() {
             return 0;
         }
-        match self {
-            // Looks spend nothing.
-            _ if ask.hits == Hits::ZERO => most,
-            Limit::Concurrency(_) => most,
-            Limit::SlidingLog(limit) if limit.min_interval() > Micros::ZERO => 1,
-            _ => {
-                let others = first.remaining / ask.hits.get();
-                u32::try_from(others.saturating_add(1)).map_or(most, |fit| fit.min(most))
-            }
+        // Looks spend nothing, and each lease is asked for by itself.
+        if ask.hits == Hits::ZERO || self.takes_lease() {
+            return most;
         }
+        if self.min_interval() > Micros::ZERO {
+            return 1;
+        }
+        let others = first.remaining / ask.hits.get();
+        u32::try_from(others.saturating_add(1)).map_or(most, |fit| fit.min(most))
     }
 
     /// How many of `most` equal requests find at least one hit left, one after another: those that fit, and one more if not
     /// all is spent then.
     fn begins(&self, cell: &Cell, now: Timestamp, ask: Ask, most: u32) -> u32 {
         let fit = self.admits(cell, now, ask, most);
-        let keeps_distance = matches!(self, Limit::SlidingLog(limit) if limit.min_interval() > Micros::ZERO);
-        if fit == most || (fit > 0 && keeps_distance) {
+        if fit == most || (fit > 0 && self.min_interval() > Micros::ZERO) {
             return fit;
         }
         let all = self.look(cell, now, Ask::hits(ask.hits.get().saturating_mul(fit.into())));
@@ -248,7 +248,7 @@ impl Limit {
 
     /// Spends for `count` equal requests, which must fit, and returns the outcome of the last.
     fn admit(&self, cell: &mut Cell, now: Timestamp, ask: Ask, count: u32) -> Outcome {
-        let spends = ask.hits > Hits::ZERO && !matches!(self, Limit::Concurrency(_));
+        let spends = ask.hits > Hits::ZERO && !self.takes_lease();
         if spends && count > 1 {
             self.decide(cell, now, Ask::hits(ask.hits.get() * u64::from(count - 1)));
         }
@@ -257,12 +257,10 @@ impl Limit {
 
     /// The outcome before another `hits` were admitted at the same time, the last of them with outcome `last`.
     fn told_before(&self, last: Outcome, hits: u64) -> Outcome {
-        let meter = match self {
-            Limit::Concurrency(_) => return last,
-            Limit::TokenBucket(limit) => Some(limit.meter()),
-            Limit::LeakyBucket(limit) => Some(limit.meter()),
-            Limit::FixedWindow(_) | Limit::SlidingWindow(_) | Limit::SlidingLog(_) => None,
-        };
+        let Facts { meter, lease_ttl, .. } = self.facts();
+        if lease_ttl.is_some() {
+            return last;
+        }
         let drained = meter.map_or(Micros::ZERO, |meter| meter.least_time_to_drain(hits));
         let verdict = match last.verdict {
             Verdict::Admitted { delay } => Verdict::Admitted { delay: delay.saturating_sub(drained) },

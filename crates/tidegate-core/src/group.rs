@@ -1,6 +1,6 @@
 //! The rules of a request: which of its limits stand and fall together, and what a refusal starts.
 
-use crate::limit::Cell;
+use crate::cell::Cell;
 use crate::outcome::{Outcome, Verdict};
 use crate::over::Over;
 use crate::request::{Ask, Touch};

@@ -26,14 +26,14 @@ impl LastAnswer {
     pub fn under(self, quota: u64, limit: &Limit) -> Self {
         let spent = quota.saturating_sub(self.remaining);
         let remaining = limit.quota().saturating_sub(spent);
-        let reset_after = match (limit, limit.quota_window()) {
-            // A bucket's reset follows from what was spent.
-            (Limit::TokenBucket(_) | Limit::LeakyBucket(_), Some(window)) => {
+        // A bucket's reset follows from what was spent.
+        let reset_after = match limit.quota_window().filter(|_| limit.refills()) {
+            Some(window) => {
                 let most = u128::from(window.get()) * u128::from(spent);
                 let span = most.div_ceil(u128::from(limit.quota().max(1)));
                 Micros::new(u64::try_from(span).unwrap_or(u64::MAX))
             }
-            _ => self.reset_after,
+            None => self.reset_after,
         };
         LastAnswer { remaining, reset_after }
     }
@@ -71,21 +71,21 @@ impl LastAnswer {
         }
         let reset_after = self.reset_after.saturating_sub(elapsed);
         let bucket = bucket_after(limit, reset_after, wanted);
-        let retry_after = match (limit, bucket) {
+        let retry_after = match bucket {
             _ if never => None,
             // Sooner if the store said so: another request may put back the missing quota.
-            (Limit::FixedWindow(_), _) => {
+            _ if limit.facts().ends_at_once => {
                 Some(wait.map_or(reset_after, |wait| wait.min(reset_after)).max(Micros::ONE))
             }
             _ if wanted.get().max(1) == refused.get() => wait,
             // The answer is rounded to whole microseconds: it is a refusal, so the wait is at least one.
-            (_, Some(bucket)) => Some(bucket.retry_after().unwrap_or(Micros::ONE)),
+            Some(bucket) => Some(bucket.retry_after().unwrap_or(Micros::ONE)),
             // More hits may have to wait longer; only the store knows how long.
-            (_, None) => wait,
+            None => wait,
         };
         let remaining = match bucket {
             Some(bucket) => bucket.remaining,
-            None if refused == Hits::ONE && !has_other_reasons(limit) => 0,
+            None if refused == Hits::ONE && limit.min_interval() == Micros::ZERO => 0,
             None => self.remaining,
         };
         // Fewer remain than are known to be refused.
@@ -96,27 +96,16 @@ impl LastAnswer {
 
 /// The time until the current window ends, `since` after an earlier one ended: only fixed windows end without a hit in them.
 fn next_window_end(limit: &Limit, since: Micros) -> Micros {
-    match limit {
-        Limit::FixedWindow(limit) => limit
-            .window()
-            .map_or(Micros::ZERO, |window| Micros::new(window.get() - since.get() % window.get())),
-        _ => Micros::ZERO,
+    match limit.quota_window().filter(|_| limit.facts().ends_at_once) {
+        Some(window) => Micros::new(window.get() - since.get() % window.get()),
+        None => Micros::ZERO,
     }
-}
-
-/// Whether one hit may be refused while some remain.
-fn has_other_reasons(limit: &Limit) -> bool {
-    matches!(limit, Limit::SlidingLog(log) if log.min_interval() > Micros::ZERO)
 }
 
 /// The outcome of `hits` on a bucket that is full again in `reset_after`, which alone determines its level. None for other
 /// limits.
 fn bucket_after(limit: &Limit, reset_after: Micros, hits: Hits) -> Option<Outcome> {
-    let refill = match limit {
-        Limit::TokenBucket(bucket) => bucket.refill_time(),
-        Limit::LeakyBucket(bucket) => bucket.drain_time(),
-        _ => return None,
-    };
+    let refill = limit.quota_window().filter(|_| limit.refills())?;
     // Any time works that is later than the longest refill, because only spans are returned.
     let now = Timestamp::MAX;
     // After a live decrease, a limit may have to drain more than it can hold.

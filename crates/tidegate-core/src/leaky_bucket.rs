@@ -3,10 +3,13 @@
 //! In any window w at most `rate x w + 1` hits leave (a request of cost c leaves as one, so its c hits come together). A
 //! granted slot cannot be refunded: requests behind it already have their delay.
 
+use crate::algorithm::{Algorithm, Behaviour, Counter, Facts};
+use crate::cell::Cell;
 use crate::error::LimitError;
-use crate::limit::Charge;
+use crate::limit::{Charge, Limit};
 use crate::meter::{Meter, MeterCell, Rate};
 use crate::outcome::{Outcome, Verdict};
+use crate::sliding_log::RefusedHits;
 use crate::units::{Hits, Micros, Timestamp};
 
 /// Admits requests at `rate`, in order, and refuses those that would wait longer than `max_delay`.
@@ -138,5 +141,60 @@ impl LeakyBucket {
             return 0;
         }
         self.meter.whole_hits_in(self.queue - backlog) + 1
+    }
+}
+
+impl Behaviour for LeakyBucket {
+    #[inline]
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            algorithm: Algorithm::LeakyBucket,
+            quota: self.capacity,
+            period: Some(self.rate().period()),
+            numbers: [self.max_delay.get(), self.rate().count(), self.rate().period().get()],
+            meter: Some(&self.meter),
+            refused: RefusedHits::Forget,
+            min_interval: Micros::ZERO,
+            lease_ttl: None,
+            takes_refunds: false,
+            ends_at_once: false,
+        }
+    }
+
+    fn quota_window(&self) -> Option<Micros> {
+        Some(self.drain_time())
+    }
+
+    fn divided(&self, nodes: u64) -> Result<Self, LimitError> {
+        LeakyBucket::new(self.rate().divided(nodes)?, self.max_delay)
+    }
+
+    fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
+        let Limit::LeakyBucket(other) = other else { return None };
+        let rate = self.rate().slower(other.rate());
+        let delay = self.max_delay.min(other.max_delay);
+        Some(rate.and_then(|rate| LeakyBucket::new(rate, delay)).map(Limit::from))
+    }
+}
+
+impl Counter for LeakyBucket {
+    type State = MeterCell;
+
+    fn state(&self, cell: &Cell, _: Timestamp) -> Option<MeterCell> {
+        cell.counted()
+    }
+
+    #[inline]
+    fn step(&self, state: Option<MeterCell>, now: Timestamp, hits: Hits) -> (Outcome, Option<MeterCell>) {
+        self.decide(state, now, hits)
+    }
+
+    /// A granted slot is not given back.
+    fn refunded(&self, state: Option<MeterCell>, _: Timestamp, _: Hits, _: Micros) -> Option<MeterCell> {
+        state
+    }
+
+    fn charged(&self, state: Option<MeterCell>, now: Timestamp, charge: Charge) -> Option<MeterCell> {
+        self.charge(state, now, charge)
     }
 }

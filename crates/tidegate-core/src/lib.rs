@@ -19,10 +19,11 @@
 //! # Ok::<(), tidegate_core::LimitError>(())
 //! ```
 
+mod algorithm;
 mod bytes;
+mod cell;
 mod concurrency;
 mod crossing;
-mod divided;
 mod error;
 mod fingerprint;
 mod fixed_window;
@@ -40,10 +41,11 @@ mod scope;
 mod shares;
 mod sliding_log;
 mod sliding_window;
-mod strictest;
 mod token_bucket;
 mod units;
 
+pub use algorithm::Algorithm;
+pub use cell::{Cell, CounterBits};
 pub use concurrency::{Concurrency, LeaseId, Leases};
 pub use error::LimitError;
 pub use fingerprint::{LimitFingerprint, RefusalHolds};
@@ -52,7 +54,7 @@ pub use fold::{Fold, decide_fold};
 pub use group::{Group, Stance};
 pub use last_answer::LastAnswer;
 pub use leaky_bucket::LeakyBucket;
-pub use limit::{Algorithm, Cell, Charge, CounterBits, Limit};
+pub use limit::{Charge, Limit};
 pub use meter::{Meter, MeterCell, Rate};
 pub use outcome::{Outcome, Verdict};
 pub use over::{DEBT_REPAID_WITHIN, Over};

@@ -8,6 +8,7 @@
 //! Only if `burst x period` would leave the exact range is the unit coarser, by a power of two stored in the cell; such
 //! a meter drains at most 0.1 % slower than configured, never faster.
 
+use crate::cell::{CounterBits, Packed};
 use crate::error::LimitError;
 use crate::limit::Charge;
 use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
@@ -60,6 +61,16 @@ impl Rate {
     #[must_use]
     pub fn count(self) -> u64 {
         self.count
+    }
+
+    /// The slower of two rates of one period.
+    pub(crate) fn slower(self, other: Rate) -> Result<Rate, LimitError> {
+        Rate::new(self.count.min(other.count), self.period)
+    }
+
+    /// The share of each of `nodes`. The period is kept: a cell stays readable under another number, not under another period.
+    pub(crate) fn divided(self, nodes: u64) -> Result<Rate, LimitError> {
+        Rate::new(self.count.div_ceil(nodes), self.period)
     }
 
     /// The time in which `count` hits are refilled.
@@ -248,6 +259,24 @@ impl Meter {
 
 fn work_per_hit(period: Micros, coarseness: u8) -> u64 {
     period.get().div_ceil(1 << coarseness.min(53))
+}
+
+/// Above the 53 bits of a backlog.
+const COARSENESS_SHIFT: u32 = 56;
+
+impl Packed for MeterCell {
+    fn unpack(bits: CounterBits) -> Self {
+        MeterCell {
+            backlog: bits.low & ((1 << COARSENESS_SHIFT) - 1),
+            as_of: Timestamp::from_micros(bits.high),
+            coarseness: bits.low.to_be_bytes()[0],
+        }
+    }
+
+    fn pack(self) -> CounterBits {
+        let low = self.backlog | u64::from(self.coarseness) << COARSENESS_SHIFT;
+        CounterBits { low, high: self.as_of.as_micros() }
+    }
 }
 
 #[cfg(test)]

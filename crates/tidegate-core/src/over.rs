@@ -4,7 +4,8 @@
 //! caller further back. So one hit at a time never goes over. Only [`Over::Charge`] always spends, because what it pays for
 //! has happened already.
 
-use crate::limit::{Cell, Charge, Limit};
+use crate::cell::Cell;
+use crate::limit::{Charge, Limit};
 use crate::outcome::{Outcome, Verdict};
 use crate::request::{Ask, Touch};
 use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
@@ -45,11 +46,7 @@ impl Limit {
     /// that only the range of its counter bounds it; a log holds no more than its limit.
     #[must_use]
     pub fn most_debt(&self) -> Hits {
-        let meter = match self {
-            Limit::TokenBucket(limit) => limit.meter(),
-            Limit::LeakyBucket(limit) => limit.meter(),
-            _ => return Hits::new(EXACT_MAX - 1),
-        };
+        let Some(meter) = self.facts().meter else { return Hits::new(EXACT_MAX - 1) };
         Hits::new(meter.whole_hits_in(meter.drained_in(DEBT_REPAID_WITHIN).min(EXACT_MAX - 1)))
     }
 

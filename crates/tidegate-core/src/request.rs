@@ -1,8 +1,9 @@
 //! A request over several limits: it spends from all its cells or from none.
 
+use crate::cell::Cell;
 use crate::concurrency::LeaseId;
 use crate::group::{Blamed, Group, Stance};
-use crate::limit::{Cell, Limit};
+use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::over::Over;
 use crate::units::{Hits, Timestamp};

@@ -3,12 +3,16 @@
 //! It costs four bytes per hit (eight if the window is longer than 71 minutes); entries that left the window cost nothing.
 //! It can also enforce a minimum interval between requests.
 
+use crate::algorithm::{Algorithm, Behaviour, Facts, Transitions};
 use crate::bytes::{Reader, append_times};
+use crate::cell::{Cell, CounterBits};
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
-use crate::limit::Charge;
+use crate::limit::{Charge, Limit};
 use crate::outcome::Outcome;
+use crate::request::Ask;
 use crate::ring::Ring;
+use crate::sliding_window::SlidingWindow;
 use crate::units::{Hits, Micros, Timestamp};
 
 /// At most `limit` hits in any window, exactly.
@@ -28,6 +32,16 @@ pub enum RefusedHits {
     Forget,
     /// They count as if they had passed: a client that keeps retrying stays refused.
     Count,
+}
+
+impl RefusedHits {
+    /// They count if they count for either.
+    pub(crate) fn strictest(self, other: Self) -> Self {
+        match (self, other) {
+            (RefusedHits::Forget, RefusedHits::Forget) => RefusedHits::Forget,
+            (RefusedHits::Count, _) | (_, RefusedHits::Count) => RefusedHits::Count,
+        }
+    }
 }
 
 /// The times of the hits in the window, and some that have left it.
@@ -277,4 +291,105 @@ fn ahead_of(ring: &Ring, now: Timestamp) -> Micros {
 
 fn index(count: u64) -> usize {
     usize::try_from(count).expect("bounded by the largest limit")
+}
+
+impl SlidingLog {
+    /// The stricter of a log and of a counter. A log admits no more than a counter of the same number; only a ban cannot be one.
+    pub(crate) fn strictest_with_window(&self, window: &SlidingWindow) -> Result<Limit, LimitError> {
+        match window.limit().min(self.limit) {
+            0 => SlidingWindow::new(0, self.window).map(Limit::from),
+            limit => SlidingLog::new(limit, self.window, self.min_interval, self.refused).map(Limit::from),
+        }
+    }
+
+    fn in_log<T>(&self, cell: &mut Cell, now: Timestamp, step: impl FnOnce(&mut Log) -> T) -> T {
+        let mut log = match std::mem::take(cell) {
+            Cell::Log(log) => log,
+            other => self.of_other(&other, now),
+        };
+        let answer = step(&mut log);
+        *cell = if log.is_empty() { Cell::Vacant } else { Cell::Log(log) };
+        answer
+    }
+}
+
+impl Behaviour for SlidingLog {
+    #[inline]
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            algorithm: Algorithm::SlidingLog,
+            quota: self.limit,
+            period: Some(self.window),
+            numbers: [self.limit, self.window.get(), self.min_interval.get()],
+            meter: None,
+            refused: self.refused,
+            min_interval: self.min_interval,
+            lease_ttl: None,
+            takes_refunds: true,
+            ends_at_once: false,
+        }
+    }
+
+    fn quota_window(&self) -> Option<Micros> {
+        Some(self.window)
+    }
+
+    fn divided(&self, nodes: u64) -> Result<Self, LimitError> {
+        SlidingLog::new(self.limit.div_ceil(nodes), self.window, self.min_interval, self.refused)
+    }
+
+    fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
+        match other {
+            Limit::SlidingLog(other) => {
+                let interval = self.min_interval.max(other.min_interval);
+                let refused = self.refused.strictest(other.refused);
+                let limit = self.limit.min(other.limit);
+                Some(SlidingLog::new(limit, self.window, interval, refused).map(Limit::from))
+            }
+            Limit::SlidingWindow(window) => Some(self.strictest_with_window(window)),
+            Limit::TokenBucket(_) | Limit::FixedWindow(_) | Limit::LeakyBucket(_) | Limit::Concurrency(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl Transitions for SlidingLog {
+    fn spend(&self, cell: &mut Cell, now: Timestamp, ask: Ask) -> Outcome {
+        self.in_log(cell, now, |log| self.decide(log, now, ask.hits))
+    }
+
+    fn outlook(&self, cell: &Cell, now: Timestamp, ask: Ask) -> Outcome {
+        match cell {
+            Cell::Log(log) => self.look(log, now, ask.hits),
+            other => self.look(&self.of_other(other, now), now, ask.hits),
+        }
+    }
+
+    fn put_back(&self, cell: &mut Cell, now: Timestamp, hits: Hits, age: Micros) {
+        self.in_log(cell, now, |log| self.refund(log, now, hits, age));
+    }
+
+    fn take_anyway(&self, cell: &mut Cell, now: Timestamp, charge: Charge) {
+        self.in_log(cell, now, |log| self.charge(log, now, charge));
+    }
+
+    fn note(&self, cell: &mut Cell, now: Timestamp, hits: Hits, count: u32) {
+        let hits = Hits::new(hits.get().saturating_mul(count.into()));
+        self.in_log(cell, now, |log| self.enter(log, now, hits));
+    }
+
+    fn bring_to_now(&self, cell: &mut Cell, now: Timestamp) {
+        self.in_log(cell, now, |log| self.rebase(log, now));
+    }
+
+    #[inline]
+    fn step_bits(
+        &self,
+        _: Option<CounterBits>,
+        _: Timestamp,
+        _: Hits,
+    ) -> Option<(Outcome, Option<CounterBits>)> {
+        None
+    }
 }

@@ -4,10 +4,13 @@
 //! Steady traffic gets the limit; uneven traffic can pass almost twice the limit within some window, and that is the
 //! documented bound. It keeps only two counts.
 
+use crate::algorithm::{Algorithm, Behaviour, Counter, Facts};
+use crate::cell::{Cell, CounterBits, Packed};
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
-use crate::limit::Charge;
+use crate::limit::{Charge, Limit};
 use crate::outcome::Outcome;
+use crate::sliding_log::RefusedHits;
 use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
 
 /// At most about `limit` hits in any `window`.
@@ -260,4 +263,83 @@ fn packed(reading: &Reading) -> Option<SlidingCell> {
         current: narrow(reading.current),
         previous: narrow(reading.previous),
     })
+}
+
+impl Behaviour for SlidingWindow {
+    #[inline]
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            algorithm: Algorithm::SlidingWindow,
+            quota: self.limit,
+            period: Some(self.window),
+            // A sliding log, whose interval is shorter, may be of the same cell.
+            numbers: [self.limit, self.window.get(), u64::MAX],
+            meter: None,
+            refused: RefusedHits::Forget,
+            min_interval: Micros::ZERO,
+            lease_ttl: None,
+            takes_refunds: true,
+            ends_at_once: false,
+        }
+    }
+
+    fn quota_window(&self) -> Option<Micros> {
+        Some(self.window)
+    }
+
+    fn divided(&self, nodes: u64) -> Result<Self, LimitError> {
+        SlidingWindow::new(self.limit.div_ceil(nodes), self.window)
+    }
+
+    fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
+        match other {
+            Limit::SlidingWindow(other) => {
+                Some(SlidingWindow::new(self.limit.min(other.limit), self.window).map(Limit::from))
+            }
+            Limit::SlidingLog(log) => Some(log.strictest_with_window(self)),
+            Limit::TokenBucket(_) | Limit::FixedWindow(_) | Limit::LeakyBucket(_) | Limit::Concurrency(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl Counter for SlidingWindow {
+    type State = SlidingCell;
+
+    fn state(&self, cell: &Cell, now: Timestamp) -> Option<SlidingCell> {
+        self.read_cell(cell, now)
+    }
+
+    #[inline]
+    fn step(&self, state: Option<SlidingCell>, now: Timestamp, hits: Hits) -> (Outcome, Option<SlidingCell>) {
+        self.decide(state, now, hits)
+    }
+
+    fn refunded(
+        &self,
+        state: Option<SlidingCell>,
+        now: Timestamp,
+        hits: Hits,
+        age: Micros,
+    ) -> Option<SlidingCell> {
+        self.refund(state, now, hits, age)
+    }
+
+    fn charged(&self, state: Option<SlidingCell>, now: Timestamp, charge: Charge) -> Option<SlidingCell> {
+        self.charge(state, now, charge)
+    }
+}
+
+impl Packed for SlidingCell {
+    #[expect(clippy::cast_possible_truncation, reason = "each half is 32 bits")]
+    fn unpack(bits: CounterBits) -> Self {
+        let (current, previous) = (bits.low as u32, (bits.low >> 32) as u32);
+        SlidingCell { start: Timestamp::from_micros(bits.high), current, previous }
+    }
+
+    fn pack(self) -> CounterBits {
+        let low = u64::from(self.current) | u64::from(self.previous) << 32;
+        CounterBits { low, high: self.start.as_micros() }
+    }
 }

@@ -3,10 +3,13 @@
 //! Stored as work still to drain rather than tokens left (GCRA), so that an idle bucket needs no state. In any window
 //! w it admits at most `burst + rate x w`.
 
+use crate::algorithm::{Algorithm, Behaviour, Counter, Facts};
+use crate::cell::Cell;
 use crate::error::LimitError;
-use crate::limit::Charge;
+use crate::limit::{Charge, Limit};
 use crate::meter::{Meter, MeterCell, Rate};
 use crate::outcome::Outcome;
+use crate::sliding_log::RefusedHits;
 use crate::units::{Hits, Micros, Timestamp};
 
 /// At most `burst` hits at once, refilled at `rate`.
@@ -108,5 +111,58 @@ impl TokenBucket {
     #[must_use]
     pub fn refill_time(&self) -> Micros {
         self.meter.time_to_drain(self.meter.work_of(self.burst))
+    }
+}
+
+impl Behaviour for TokenBucket {
+    #[inline]
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            algorithm: Algorithm::TokenBucket,
+            quota: self.burst,
+            period: Some(self.rate().period()),
+            numbers: [self.burst, self.rate().count(), self.rate().period().get()],
+            meter: Some(&self.meter),
+            refused: RefusedHits::Forget,
+            min_interval: Micros::ZERO,
+            lease_ttl: None,
+            takes_refunds: true,
+            ends_at_once: false,
+        }
+    }
+
+    fn quota_window(&self) -> Option<Micros> {
+        Some(self.refill_time())
+    }
+
+    fn divided(&self, nodes: u64) -> Result<Self, LimitError> {
+        TokenBucket::new(self.rate().divided(nodes)?, self.burst.div_ceil(nodes))
+    }
+
+    fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
+        let Limit::TokenBucket(other) = other else { return None };
+        let rate = self.rate().slower(other.rate());
+        Some(rate.and_then(|rate| TokenBucket::new(rate, self.burst.min(other.burst))).map(Limit::from))
+    }
+}
+
+impl Counter for TokenBucket {
+    type State = MeterCell;
+
+    fn state(&self, cell: &Cell, _: Timestamp) -> Option<MeterCell> {
+        cell.counted()
+    }
+
+    #[inline]
+    fn step(&self, state: Option<MeterCell>, now: Timestamp, hits: Hits) -> (Outcome, Option<MeterCell>) {
+        self.decide(state, now, hits)
+    }
+
+    fn refunded(&self, state: Option<MeterCell>, now: Timestamp, hits: Hits, _: Micros) -> Option<MeterCell> {
+        self.refund(state, now, hits)
+    }
+
+    fn charged(&self, state: Option<MeterCell>, now: Timestamp, charge: Charge) -> Option<MeterCell> {
+        self.charge(state, now, charge)
     }
 }

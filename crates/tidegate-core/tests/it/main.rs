@@ -5,6 +5,7 @@
 
 mod bytes;
 mod crossing;
+mod derived;
 mod folds;
 mod generate;
 mod groups;
