@@ -3,7 +3,7 @@
 //! Whatever differs between algorithms is a fact or a transition here, without a default: a new algorithm that leaves one out
 //! does not compile.
 
-use crate::cell::{Cell, CounterBits, Packed};
+use crate::cell::{Cell, CellForm, CounterBits, Packed};
 use crate::error::LimitError;
 use crate::limit::{Charge, Limit};
 use crate::meter::Meter;
@@ -39,11 +39,25 @@ impl Algorithm {
             Algorithm::Concurrency => "concurrency",
         }
     }
+
+    /// Its name in the identity of cells. The sliding algorithms share theirs: a limit may change from one to the other and
+    /// keep what was counted.
+    #[must_use]
+    pub fn family(self) -> &'static str {
+        match self {
+            Algorithm::SlidingWindow | Algorithm::SlidingLog => "sliding",
+            Algorithm::TokenBucket
+            | Algorithm::FixedWindow
+            | Algorithm::LeakyBucket
+            | Algorithm::Concurrency => self.name(),
+        }
+    }
 }
 
 /// What is true of a limit, whatever its cells hold.
 pub(crate) struct Facts<'a> {
     pub(crate) algorithm: Algorithm,
+    pub(crate) form: CellForm,
     /// The most hits that an idle key may spend at once.
     pub(crate) quota: u64,
     /// The span that is part of a cell's identity.

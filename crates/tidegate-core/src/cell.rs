@@ -2,6 +2,7 @@
 
 use crate::concurrency::Leases;
 use crate::sliding_log::Log;
+use crate::units::Micros;
 
 /// A limit's state for one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,25 @@ pub enum Cell {
     Log(Log),
     /// The leases of a concurrency limit.
     Leases(Leases),
+}
+
+/// How much a limit's fullest cell holds, for stores that keep each form elsewhere or count bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellForm {
+    /// A few words, whatever the traffic.
+    Counter,
+    /// Hits one by one.
+    Log {
+        /// The most hits.
+        hits: u64,
+        /// The time within which they are.
+        window: Micros,
+    },
+    /// Leases.
+    Leases {
+        /// The most at once.
+        most: u64,
+    },
 }
 
 /// The state of any counter algorithm in sixteen bytes, for stores that hold millions. Only a limit of the same algorithm can

@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 
 use crate::algorithm::{Algorithm, Behaviour, Facts, Transitions};
 use crate::bytes::{Reader, append_number, append_times};
-use crate::cell::{Cell, CounterBits};
+use crate::cell::{Cell, CellForm, CounterBits};
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
 use crate::limit::{Charge, Limit};
@@ -286,6 +286,7 @@ impl Behaviour for Concurrency {
     fn facts(&self) -> Facts<'_> {
         Facts {
             algorithm: Algorithm::Concurrency,
+            form: CellForm::Leases { most: self.limit },
             quota: self.limit,
             period: None,
             numbers: [self.limit, self.ttl.get(), 0],

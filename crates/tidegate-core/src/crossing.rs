@@ -12,24 +12,18 @@
 //! So where nodes with the old and the new rules take turns, no hit counts for longer than two windows, as in a counter. (Only
 //! where a log becomes a counter in the last millionths of a window, some may count for one more.)
 
-use crate::algorithm::Algorithm;
 use crate::cell::Cell;
+use crate::limit::Limit;
 use crate::sliding_log::{Log, SlidingLog};
 use crate::sliding_window::{SlidingCell, SlidingWindow};
 use crate::units::Timestamp;
 
-impl Algorithm {
-    /// Its name in the identity of cells. The sliding algorithms share theirs: a limit may change from one to the other and
-    /// keep what was counted.
+impl Limit {
+    /// Whether a limit whose cells have another form may have left a cell of its own: of the sliding algorithms.
     #[must_use]
-    pub fn family(self) -> &'static str {
-        match self {
-            Algorithm::SlidingWindow | Algorithm::SlidingLog => "sliding",
-            Algorithm::TokenBucket
-            | Algorithm::FixedWindow
-            | Algorithm::LeakyBucket
-            | Algorithm::Concurrency => self.name(),
-        }
+    #[inline]
+    pub fn shares_cells(&self) -> bool {
+        matches!(self, Limit::SlidingWindow(_) | Limit::SlidingLog(_))
     }
 }
 

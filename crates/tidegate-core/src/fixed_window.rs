@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::algorithm::{Algorithm, Behaviour, Counter, Facts};
-use crate::cell::{Cell, CounterBits, Packed};
+use crate::cell::{Cell, CellForm, CounterBits, Packed};
 use crate::error::LimitError;
 use crate::limit::{Charge, Limit};
 use crate::meter::MAX_PERIOD;
@@ -212,6 +212,7 @@ impl Behaviour for FixedWindow {
         };
         Facts {
             algorithm: Algorithm::FixedWindow,
+            form: CellForm::Counter,
             quota: self.limit,
             period: self.window(),
             numbers: [self.limit, length, end],

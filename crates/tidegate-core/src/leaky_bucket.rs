@@ -4,7 +4,7 @@
 //! granted slot cannot be refunded: requests behind it already have their delay.
 
 use crate::algorithm::{Algorithm, Behaviour, Counter, Facts};
-use crate::cell::Cell;
+use crate::cell::{Cell, CellForm};
 use crate::error::LimitError;
 use crate::limit::{Charge, Limit};
 use crate::meter::{Meter, MeterCell, Rate};
@@ -149,6 +149,7 @@ impl Behaviour for LeakyBucket {
     fn facts(&self) -> Facts<'_> {
         Facts {
             algorithm: Algorithm::LeakyBucket,
+            form: CellForm::Counter,
             quota: self.capacity,
             period: Some(self.rate().period()),
             numbers: [self.max_delay.get(), self.rate().count(), self.rate().period().get()],

@@ -45,7 +45,7 @@ mod token_bucket;
 mod units;
 
 pub use algorithm::Algorithm;
-pub use cell::{Cell, CounterBits};
+pub use cell::{Cell, CellForm, CounterBits};
 pub use concurrency::{Concurrency, LeaseId, Leases};
 pub use error::LimitError;
 pub use fingerprint::{LimitFingerprint, RefusalHolds};

@@ -1,10 +1,11 @@
 //! A limit of any algorithm: asks the one that it is (`algorithm.rs`), and knows nothing of any of them.
 
 use crate::algorithm::{Algorithm, Behaviour, Facts, Transitions};
-use crate::cell::{Cell, CounterBits};
+use crate::cell::{Cell, CellForm, CounterBits};
 use crate::concurrency::{Concurrency, LeaseId};
 use crate::fixed_window::FixedWindow;
 use crate::leaky_bucket::LeakyBucket;
+use crate::meter::{Meter, Rate};
 use crate::outcome::Outcome;
 use crate::request::Ask;
 use crate::sliding_log::{RefusedHits, SlidingLog};
@@ -153,13 +154,26 @@ impl Limit {
     /// Whether its cells are counters: a few words, whatever the traffic.
     #[must_use]
     pub fn is_counter(&self) -> bool {
-        match self {
-            Limit::TokenBucket(_)
-            | Limit::FixedWindow(_)
-            | Limit::SlidingWindow(_)
-            | Limit::LeakyBucket(_) => true,
-            Limit::SlidingLog(_) | Limit::Concurrency(_) => false,
-        }
+        self.form() == CellForm::Counter
+    }
+
+    /// What its cells hold.
+    #[must_use]
+    pub fn form(&self) -> CellForm {
+        self.facts().form
+    }
+
+    /// The rate at which it refills continuously; none if it does not.
+    #[must_use]
+    pub fn rate(&self) -> Option<Rate> {
+        self.facts().meter.map(Meter::rate)
+    }
+
+    /// The start and end of the window around `now`, of a limit that forgets all when its window ends.
+    #[must_use]
+    pub fn window_around(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+        let Limit::FixedWindow(limit) = self else { return None };
+        Some(limit.window_around(now))
     }
 
     /// The share of this limit for each of `nodes`, when the nodes of a fleet cannot communicate: rounded up, so that together

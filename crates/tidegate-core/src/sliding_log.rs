@@ -5,7 +5,7 @@
 
 use crate::algorithm::{Algorithm, Behaviour, Facts, Transitions};
 use crate::bytes::{Reader, append_times};
-use crate::cell::{Cell, CounterBits};
+use crate::cell::{Cell, CellForm, CounterBits};
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
 use crate::limit::{Charge, Limit};
@@ -318,6 +318,7 @@ impl Behaviour for SlidingLog {
     fn facts(&self) -> Facts<'_> {
         Facts {
             algorithm: Algorithm::SlidingLog,
+            form: CellForm::Log { hits: self.limit, window: self.window },
             quota: self.limit,
             period: Some(self.window),
             numbers: [self.limit, self.window.get(), self.min_interval.get()],

@@ -5,7 +5,7 @@
 //! documented bound. It keeps only two counts.
 
 use crate::algorithm::{Algorithm, Behaviour, Counter, Facts};
-use crate::cell::{Cell, CounterBits, Packed};
+use crate::cell::{Cell, CellForm, CounterBits, Packed};
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
 use crate::limit::{Charge, Limit};
@@ -270,6 +270,7 @@ impl Behaviour for SlidingWindow {
     fn facts(&self) -> Facts<'_> {
         Facts {
             algorithm: Algorithm::SlidingWindow,
+            form: CellForm::Counter,
             quota: self.limit,
             period: Some(self.window),
             // A sliding log, whose interval is shorter, may be of the same cell.

@@ -4,7 +4,7 @@
 //! w it admits at most `burst + rate x w`.
 
 use crate::algorithm::{Algorithm, Behaviour, Counter, Facts};
-use crate::cell::Cell;
+use crate::cell::{Cell, CellForm};
 use crate::error::LimitError;
 use crate::limit::{Charge, Limit};
 use crate::meter::{Meter, MeterCell, Rate};
@@ -119,6 +119,7 @@ impl Behaviour for TokenBucket {
     fn facts(&self) -> Facts<'_> {
         Facts {
             algorithm: Algorithm::TokenBucket,
+            form: CellForm::Counter,
             quota: self.burst,
             period: Some(self.rate().period()),
             numbers: [self.burst, self.rate().count(), self.rate().period().get()],

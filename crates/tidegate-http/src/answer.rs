@@ -175,20 +175,25 @@ fn limit_detail(source: Source, limit: &LimitReport) -> String {
         }
         _ => {}
     }
-    match limit.algorithm {
-        Algorithm::LeakyBucket => match limit.window {
+    let algorithm = limit.algorithm;
+    if algorithm == Algorithm::LeakyBucket {
+        return match limit.window {
             Some(drains_in) => {
                 format!("the queue of {quota}, which drains in {drains_in}, has no room for this request")
             }
             None => format!("the queue of {quota} has no room for this request"),
-        },
-        Algorithm::Concurrency if left == 0 => format!("all {quota} places are taken"),
-        Algorithm::SlidingLog if left >= cost => {
-            format!("too soon after the last request: {left} of the limit of {named} are left")
-        }
-        _ if left >= cost.max(1) => format!("the limit of {named} is held by other requests for a moment"),
-        _ if left > 0 => format!("this request costs {cost}, and {left} of the limit of {named} are left"),
-        _ => format!("the limit of {named} is used up"),
+        };
+    }
+    if algorithm == Algorithm::Concurrency && left == 0 {
+        format!("all {quota} places are taken")
+    } else if algorithm == Algorithm::SlidingLog && left >= cost {
+        format!("too soon after the last request: {left} of the limit of {named} are left")
+    } else if left >= cost.max(1) {
+        format!("the limit of {named} is held by other requests for a moment")
+    } else if left > 0 {
+        format!("this request costs {cost}, and {left} of the limit of {named} are left")
+    } else {
+        format!("the limit of {named} is used up")
     }
 }
 

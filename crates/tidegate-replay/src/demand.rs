@@ -42,22 +42,24 @@ enum State {
 
 impl Demand {
     pub(crate) fn new(limit: &Limit) -> Self {
-        let state = match limit {
-            Limit::FixedWindow(_) => State::Window { start: 0 },
-            Limit::SlidingWindow(_) | Limit::SlidingLog(_) => {
-                State::Sliding { slot_end: 0, ring: [0; SLOTS] }
-            }
-            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => State::Bucket { backlog: 0, as_of: 0 },
-            Limit::Concurrency(_) => State::Unknown,
+        let state = if limit.takes_lease() {
+            State::Unknown
+        } else if limit.refills() {
+            State::Bucket { backlog: 0, as_of: 0 }
+        } else if limit.window_around(Timestamp::default()).is_some() {
+            State::Window { start: 0 }
+        } else {
+            State::Sliding { slot_end: 0, ring: [0; SLOTS] }
         };
         Demand { peak: 0, run: 0, state }
     }
 
     /// Records a request for `hits` at `now`; ended runs are added to `runs`.
     pub(crate) fn note(&mut self, limit: &Limit, now: Timestamp, hits: u64, runs: &mut Histogram) {
-        match (&mut self.state, limit) {
-            (State::Window { start }, Limit::FixedWindow(window)) => {
-                let current = window.window_around(now).0.as_micros();
+        match &mut self.state {
+            State::Window { start } => {
+                let Some((current, _)) = limit.window_around(now) else { return };
+                let current = current.as_micros();
                 if current != *start {
                     *start = current;
                     end_run(&mut self.run, runs);
@@ -65,7 +67,7 @@ impl Demand {
                 self.run = self.run.saturating_add(hits);
                 self.peak = self.peak.max(self.run);
             }
-            (State::Sliding { slot_end, ring }, Limit::SlidingWindow(_) | Limit::SlidingLog(_)) => {
+            State::Sliding { slot_end, ring } => {
                 if now.as_micros() >= *slot_end {
                     let window = limit.period().map_or(1, |window| window.get()).max(7);
                     // Seven of these cover the window; an eighth because it may start anywhere within a slot.
@@ -84,12 +86,8 @@ impl Demand {
                 self.run = self.run.saturating_add(hits);
                 self.peak = self.peak.max(ring.iter().map(|count| u64::from(*count)).sum());
             }
-            (State::Bucket { backlog, as_of }, Limit::TokenBucket(_) | Limit::LeakyBucket(_)) => {
-                let rate = match limit {
-                    Limit::TokenBucket(bucket) => bucket.rate(),
-                    Limit::LeakyBucket(bucket) => bucket.rate(),
-                    _ => return,
-                };
+            State::Bucket { backlog, as_of } => {
+                let Some(rate) = limit.rate() else { return };
                 let period = rate.period().get();
                 let drained = now.as_micros().saturating_sub(*as_of).saturating_mul(rate.count());
                 *backlog = backlog.saturating_sub(drained);
@@ -101,7 +99,7 @@ impl Demand {
                 self.run = self.run.max(backlog.div_ceil(period));
                 self.peak = self.peak.max(self.run);
             }
-            _ => {}
+            State::Unknown => {}
         }
     }
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use tidegate_core::Limit;
-
+use crate::algorithms::shown;
 use crate::lost::LostCounters;
 use crate::rule::{Rule, RuleLimit};
 use crate::ruleset::{Domain, RuleSet};
@@ -134,24 +133,6 @@ impl Described {
 fn over_of(rule: &Rule) -> String {
     let own = rule.limits().filter_map(|one| Some(format!("{} {:?}", one.name, one.over?)));
     std::iter::once(format!("{:?}", rule.over())).chain(own).collect::<Vec<_>>().join(", ")
-}
-
-/// A limit in a few words: `100/1m`, `10/1s burst 50`, `10 at once`.
-pub(crate) fn shown(limit: &Limit) -> String {
-    let per = |count: u64, span: Option<tidegate_core::Micros>| match span {
-        Some(span) => format!("{count}/{span}"),
-        None => format!("{count} in {}", limit.algorithm().name()),
-    };
-    match limit {
-        Limit::TokenBucket(bucket) => {
-            format!("{}/{} burst {}", bucket.rate().count(), bucket.rate().period(), bucket.burst())
-        }
-        Limit::LeakyBucket(bucket) => {
-            format!("{}/{} delay {}", bucket.rate().count(), bucket.rate().period(), bucket.max_delay())
-        }
-        Limit::Concurrency(leases) => format!("{} at once", leases.limit()),
-        other => per(other.quota(), other.quota_window()),
-    }
 }
 
 impl RuleChanges {

@@ -5,8 +5,9 @@ use std::fmt;
 
 #[cfg(feature = "serde")]
 use serde::Serialize;
-use tidegate_core::{Hits, Limit, Micros, Over, Rate, RefusedHits, Timestamp};
+use tidegate_core::{Hits, Micros, Over, Timestamp};
 
+use crate::algorithms::properties;
 use crate::glob::Pattern;
 use crate::matching::envoy::{EnvoyDomain, Step};
 use crate::matching::native::{NativeDomain, Selector, may_replace};
@@ -321,27 +322,6 @@ fn moment(time: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(micros).map_or_else(|_| "?".to_owned(), |moment| moment.to_string())
 }
 
-/// The properties of a limit other than its number and window.
-fn fields_of(limit: &Limit) -> BTreeMap<&'static str, String> {
-    let rate = |rate: Rate| ("rate", format!("{}/{}", rate.count(), rate.period()));
-    let counted = |refused| (refused == RefusedHits::Count).then(|| ("count_refused", "true".to_owned()));
-    match limit {
-        Limit::TokenBucket(bucket) => [rate(bucket.rate()), ("burst", bucket.burst().to_string())].into(),
-        Limit::LeakyBucket(bucket) => {
-            [rate(bucket.rate()), ("max_delay", bucket.max_delay().to_string())].into()
-        }
-        Limit::SlidingLog(log) => {
-            let apart =
-                (log.min_interval() > Micros::ZERO).then(|| ("min_interval", log.min_interval().to_string()));
-            apart.into_iter().chain(counted(log.refused_hits())).collect()
-        }
-        Limit::Concurrency(limit) => {
-            [("ttl", limit.ttl().to_string())].into_iter().chain(counted(limit.refused_hits())).collect()
-        }
-        Limit::FixedWindow(_) | Limit::SlidingWindow(_) => BTreeMap::new(),
-    }
-}
-
 /// Applies an override of a single key to a rule that would count.
 pub(crate) fn overridden(one: &Match<'_>, outcome: &mut RuleOutcome) {
     let from = "an override of this key".to_owned();
@@ -364,7 +344,7 @@ fn counts(one: &Match<'_>, from: String, key: Vec<String>, notes: Vec<String>) -
             algorithm: limit.limit.algorithm().name(),
             limit: limit.limit.quota(),
             window: limit.limit.quota_window().map(|window| window.to_string()),
-            fields: fields_of(&limit.limit),
+            fields: properties(&limit.limit),
         })
         .collect();
     RuleOutcome::Counts { mode: one.rule.mode, limits, from, key, notes }

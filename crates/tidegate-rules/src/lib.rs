@@ -7,6 +7,7 @@
 //! A set is immutable: new rules are a new set, and the old one serves until it is swapped out. Whatever the content of a
 //! file or a request, nothing panics and every cost is bounded.
 
+mod algorithms;
 mod calendar;
 mod changes;
 mod choice;

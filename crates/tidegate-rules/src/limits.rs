@@ -3,16 +3,16 @@
 //! `tidegate_core` validates the numbers; what it rejects is reported at the field it names.
 
 use tidegate_core::{
-    Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Micros, Over, Rate, RefusedHits,
-    Scope, SlidingLog, SlidingWindow, Timestamp, TokenBucket,
+    Algorithm, Limit, LimitError, Micros, Over, RefusedHits, Scope, SlidingLog, SlidingWindow, Timestamp,
 };
 
-use crate::calendar::{CalendarUnit, Calendars, MOST_CALENDARS, Zone};
+use crate::algorithms::{ALGORITHMS, count_and_window, fields_of, in_window, read};
+use crate::calendar::Calendars;
 use crate::choice::LimitSet;
 use crate::diagnostics::{Report, Span};
-use crate::fields::{self, Fields, did_you_mean};
+use crate::fields::{self, Fields};
 use crate::policy::Policy;
-use crate::quantity::{count_per_period, parse_rate};
+use crate::quantity::count_per_period;
 use crate::rule::{OnHangup, RuleLimit};
 use crate::yaml::{Node, Scalar, Value};
 
@@ -27,15 +27,6 @@ pub(crate) struct LimitReader<'c> {
 
 /// The most limits that apply to one request together; each is a cell to look up.
 const MOST_LIMITS: usize = 32;
-
-pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
-    ("sliding_window", Algorithm::SlidingWindow),
-    ("token_bucket", Algorithm::TokenBucket),
-    ("fixed_window", Algorithm::FixedWindow),
-    ("sliding_log", Algorithm::SlidingLog),
-    ("leaky_bucket", Algorithm::LeakyBucket),
-    ("concurrency", Algorithm::Concurrency),
-];
 
 /// All fields of all limits.
 pub(crate) const LIMIT_FIELDS: [&str; 13] = [
@@ -61,29 +52,13 @@ pub(crate) const OVER: [(&str, Over); 3] =
 /// What becomes of a place whose client hangs up.
 const ON_HANGUP: [(&str, OnHangup); 2] = [("hold", OnHangup::Hold), ("release", OnHangup::Release)];
 
-/// The fields of a limit with this algorithm, besides `algorithm` and `name`.
-pub(crate) fn fields_of(algorithm: Algorithm) -> &'static [&'static str] {
-    match algorithm {
-        Algorithm::TokenBucket => &["rate", "burst", "over"],
-        Algorithm::FixedWindow => &["limit", "window", "tz", "over"],
-        Algorithm::SlidingWindow => &["limit", "window", "over"],
-        Algorithm::SlidingLog => &["limit", "window", "min_interval", "count_refused", "over"],
-        Algorithm::LeakyBucket => &["rate", "max_delay", "over"],
-        Algorithm::Concurrency => &["limit", "ttl", "count_refused", "on_hangup"],
-        _ => &[],
-    }
-}
-
 const LIST_HINT: &str = "write a list such as [100/minute], or `unlimited`";
 const SHORTHAND_HINT: &str = "write hits per time, such as 100/minute";
 
-/// The default time to live of a lease.
-const DEFAULT_TTL: Micros = Micros::from_secs(60);
-
 /// A limit, and the part of its window that belongs to its identity.
-struct Made {
-    limit: Limit,
-    period: String,
+pub(crate) struct Made {
+    pub(crate) limit: Limit,
+    pub(crate) period: String,
 }
 
 impl LimitReader<'_> {
@@ -167,17 +142,7 @@ impl LimitReader<'_> {
         let given = fields.get("name").and_then(|node| fields::given_name(node, "the limit's name", report));
         let made = match algorithm {
             None => count_and_window(&fields, report).map(|(count, window)| per_window(count, window)),
-            Some(Algorithm::TokenBucket) => token_bucket(&fields, report),
-            Some(Algorithm::FixedWindow) => self.fixed_window(&fields, report),
-            Some(Algorithm::SlidingWindow) => sliding_window(&fields, report),
-            Some(Algorithm::SlidingLog) => sliding_log(&fields, report),
-            Some(Algorithm::LeakyBucket) => leaky_bucket(&fields, report),
-            Some(Algorithm::Concurrency) => concurrency(&fields, report),
-            Some(other) => {
-                let hint = "leave `algorithm` out, or name another";
-                report.error(node.span, format!("rules cannot ask for `{}` yet", other.name()), hint);
-                return None;
-            }
+            Some(algorithm) => read(algorithm, &fields, self.calendars, report),
         };
         let at = |name: &str| fields.get(name).map_or(node.span, |field| field.span);
         let made = made?.map_err(|error| refused(error, at, report)).ok()?;
@@ -190,45 +155,6 @@ impl LimitReader<'_> {
             on_hangup,
             ..self.named(made, given.as_deref())
         })
-    }
-
-    fn fixed_window(
-        &mut self,
-        fields: &Fields<'_>,
-        report: &mut Report<'_>,
-    ) -> Option<Result<Made, LimitError>> {
-        let count = required_count(fields, report);
-        let window =
-            required(fields, "window", "such as 1m, or a calendar unit: day, week, month, year", report)?;
-        let text = fields::text(window, "window", report)?;
-        let zone = fields.get("tz").map(|node| zone(node, report));
-        match (CalendarUnit::parse(&text), zone) {
-            // A day without a zone is a day in UTC, and those all have the same length.
-            (Some(unit), zone) if unit != CalendarUnit::Day || zone.is_some() => {
-                let zone = zone.unwrap_or_else(|| Some(Zone::utc()))?;
-                let Some(boundaries) = self.calendars.boundaries(unit, &zone) else {
-                    let message =
-                        format!("more than {MOST_CALENDARS} different calendars in one set of rules");
-                    report.error(window.span, message, "use fewer time zones, or windows such as 30d");
-                    return None;
-                };
-                let period = format!("{}@{}", unit.name(), zone.name());
-                Some(
-                    FixedWindow::calendar(count?, boundaries)
-                        .map(|limit| Made { limit: Limit::FixedWindow(limit), period }),
-                )
-            }
-            (_, Some(_)) => {
-                let hint = format!("use a calendar unit ({}), or remove tz", CalendarUnit::NAMES.join(", "));
-                let message = format!("a time zone does not change how long {} is", window.describe());
-                report.error(fields.key_span("tz"), message, hint);
-                None
-            }
-            (_, None) => {
-                let window = fields::duration(window, "window", report);
-                Some(FixedWindow::new(count?, window?).map(|limit| Made::of(Limit::FixedWindow(limit))))
-            }
-        }
     }
 
     fn named(&self, made: Made, given: Option<&str>) -> RuleLimit {
@@ -247,7 +173,8 @@ pub(crate) fn rule_limit(domain: &str, rule: &str, limit: Limit) -> RuleLimit {
 }
 
 impl Made {
-    fn of(limit: Limit) -> Self {
+    pub(crate) fn of(limit: impl Into<Limit>) -> Self {
+        let limit = limit.into();
         let period = limit.period().map(|period| period.to_string()).unwrap_or_default();
         Made { limit, period }
     }
@@ -275,12 +202,10 @@ const LARGEST_LOG: u64 = 100;
 /// `count` hits per `window` if the rule names no algorithm: exact for small limits, a counter above.
 fn per_window(count: u64, window: Micros) -> Result<Made, LimitError> {
     let limit = match count {
-        1..=LARGEST_LOG => {
-            Limit::SlidingLog(SlidingLog::new(count, window, Micros::ZERO, RefusedHits::Forget)?)
-        }
-        _ => Limit::SlidingWindow(SlidingWindow::new(count, window)?),
+        1..=LARGEST_LOG => Made::of(SlidingLog::new(count, window, Micros::ZERO, RefusedHits::Forget)?),
+        _ => Made::of(SlidingWindow::new(count, window)?),
     };
-    Ok(Made::of(limit))
+    Ok(limit)
 }
 
 /// Warns of limits that another one of the same set always reaches first: `[100/minute, 50/hour]`.
@@ -305,16 +230,6 @@ fn warn_of_useless(limits: &[RuleLimit], places: &[Span], report: &mut Report<'_
     }
 }
 
-/// The most hits, and their window.
-fn in_window(limit: &Limit) -> Option<(u64, Micros)> {
-    match limit {
-        Limit::SlidingLog(log) => Some((log.limit(), log.window())),
-        Limit::SlidingWindow(window) => Some((window.limit(), window.window())),
-        Limit::FixedWindow(window) => Some((window.limit(), window.window()?)),
-        Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::Concurrency(_) => None,
-    }
-}
-
 /// Reports what core rejects, at the field that core names.
 fn refused(error: LimitError, at: impl Fn(&str) -> Span, report: &mut Report<'_>) {
     report.error(at(error.field), format!("{}: {}", error.field, error.problem), error.hint);
@@ -327,93 +242,6 @@ fn check_fields(fields: &Fields<'_>, algorithm: Algorithm, report: &mut Report<'
         if LIMIT_FIELDS.contains(&name) && !["algorithm", "name"].contains(&name) && !own.contains(&name) {
             let hint = format!("its fields are {}", own.join(", "));
             report.error(key.span, format!("`{name}` does not belong to {}", algorithm.name()), hint);
-        }
-    }
-}
-
-fn token_bucket(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
-    let rate = required_rate(fields, report);
-    let burst = match fields.get("burst") {
-        Some(node) => fields::count(node, "burst", report),
-        None => rate.map(Rate::count),
-    };
-    Some(TokenBucket::new(rate?, burst?).map(|limit| Made::of(Limit::TokenBucket(limit))))
-}
-
-fn sliding_window(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
-    let (count, window) = count_and_window(fields, report)?;
-    Some(SlidingWindow::new(count, window).map(|limit| Made::of(Limit::SlidingWindow(limit))))
-}
-
-fn count_and_window(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(u64, Micros)> {
-    let count = required_count(fields, report);
-    let window = required_window(fields, report);
-    Some((count?, window?))
-}
-
-fn sliding_log(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
-    let counted = count_and_window(fields, report);
-    let interval = match fields.get("min_interval") {
-        Some(node) => fields::duration(node, "min_interval", report),
-        None => Some(Micros::ZERO),
-    };
-    let refused = refused_hits(fields, report);
-    let (count, window) = counted?;
-    Some(SlidingLog::new(count, window, interval?, refused?).map(|limit| Made::of(Limit::SlidingLog(limit))))
-}
-
-fn leaky_bucket(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
-    let rate = required_rate(fields, report);
-    let delay = required(fields, "max_delay", "how long a request may be asked to wait, such as 2s", report)
-        .and_then(|node| fields::duration(node, "max_delay", report));
-    Some(LeakyBucket::new(rate?, delay?).map(|limit| Made::of(Limit::LeakyBucket(limit))))
-}
-
-fn concurrency(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
-    let count = required_count(fields, report);
-    let ttl = match fields.get("ttl") {
-        Some(node) => fields::duration(node, "ttl", report),
-        None => Some(DEFAULT_TTL),
-    };
-    let refused = refused_hits(fields, report);
-    Some(Concurrency::new(count?, ttl?, refused?).map(|limit| Made::of(Limit::Concurrency(limit))))
-}
-
-fn refused_hits(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<RefusedHits> {
-    let Some(node) = fields.get("count_refused") else { return Some(RefusedHits::Forget) };
-    let counted = fields::flag(node, "count_refused", report)?;
-    Some(if counted { RefusedHits::Count } else { RefusedHits::Forget })
-}
-
-fn required<'n>(fields: &Fields<'n>, name: &str, hint: &str, report: &mut Report<'_>) -> Option<&'n Node> {
-    fields.require(name, "this limit", hint, report)
-}
-
-fn required_count(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u64> {
-    let node = required(fields, "limit", "how many hits, such as `limit: 100`", report)?;
-    fields::count(node, "limit", report)
-}
-
-fn required_rate(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Rate> {
-    let node = required(fields, "rate", "hits per time, such as `rate: 10/s`", report)?;
-    let text = fields::text(node, "rate", report)?;
-    fields::quantity(parse_rate(&text), node, "rate", report)
-}
-
-fn required_window(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Micros> {
-    let node = required(fields, "window", "how long, such as `window: 1m`", report)?;
-    fields::duration(node, "window", report)
-}
-
-fn zone(node: &Node, report: &mut Report<'_>) -> Option<Zone> {
-    let text = fields::text(node, "tz", report)?;
-    match Zone::find(&text) {
-        Ok(zone) => Some(zone),
-        Err(known) => {
-            let hint = did_you_mean(&text, known.iter().map(String::as_str))
-                .unwrap_or_else(|| "use a name of the IANA database, such as Europe/Paris or UTC".into());
-            report.error(node.span, format!("unknown time zone {}", node.describe()), hint);
-            None
         }
     }
 }

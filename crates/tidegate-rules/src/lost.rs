@@ -5,7 +5,7 @@
 
 use tidegate_core::{Algorithm, Limit, Micros, RefusedHits, SlidingLog, SlidingWindow};
 
-use crate::changes::shown;
+use crate::algorithms::shown;
 use crate::diagnostics::MOST_FINDINGS;
 use crate::rule::{Rule, RuleLimit};
 use crate::ruleset::RuleSet;
@@ -103,21 +103,19 @@ fn way_out(old: &RuleLimit, new: &RuleLimit) -> String {
         return "to keep them, change only the number".to_owned();
     }
     let (limit, window) = (new.limit.quota(), new.limit.period());
-    match (before, window) {
-        (Algorithm::SlidingLog | Algorithm::SlidingWindow | Algorithm::FixedWindow, Some(window)) => {
-            let Some(algorithm) = counting(before, limit, window) else {
-                return format!("they cannot be kept: no {} counts up to {limit}", before.name());
-            };
-            // A limit without a name of its own is called after its algorithm.
-            let is_named = new.slot() == new.name;
-            let name = if is_named { format!("name: {}, ", new.name) } else { String::new() };
-            let algorithm = algorithm.name();
-            format!(
-                "to keep them, write {{ {name}algorithm: {algorithm}, limit: {limit}, window: {window} }}"
-            )
-        }
-        _ => format!("to keep them, keep `algorithm: {}`", before.name()),
-    }
+    let counts_hits =
+        matches!(before, Algorithm::SlidingLog | Algorithm::SlidingWindow | Algorithm::FixedWindow);
+    let Some(window) = window.filter(|_| counts_hits) else {
+        return format!("to keep them, keep `algorithm: {}`", before.name());
+    };
+    let Some(algorithm) = counting(before, limit, window) else {
+        return format!("they cannot be kept: no {} counts up to {limit}", before.name());
+    };
+    // A limit without a name of its own is called after its algorithm.
+    let is_named = new.slot() == new.name;
+    let name = if is_named { format!("name: {}, ", new.name) } else { String::new() };
+    let algorithm = algorithm.name();
+    format!("to keep them, write {{ {name}algorithm: {algorithm}, limit: {limit}, window: {window} }}")
 }
 
 /// The algorithm that goes on from the cells of `before` with this limit: itself, or the other sliding one.
@@ -128,7 +126,9 @@ fn counting(before: Algorithm, limit: u64, window: Micros) -> Option<Algorithm> 
         Algorithm::SlidingLog | Algorithm::SlidingWindow => {
             SlidingWindow::new(limit, window).is_ok().then_some(Algorithm::SlidingWindow)
         }
-        _ => Some(before),
+        Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::LeakyBucket | Algorithm::Concurrency => {
+            Some(before)
+        }
     }
 }
 

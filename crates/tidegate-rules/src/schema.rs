@@ -13,7 +13,7 @@ mod tests {
     use serde_json::Value;
 
     use super::SCHEMA;
-    use crate::limits::{ALGORITHMS, fields_of};
+    use crate::algorithms::{ALGORITHMS, fields_of};
     use crate::native;
 
     fn schema() -> Value {

@@ -1,7 +1,9 @@
 //! Measured costs for capacity planning: bytes per counter (`cargo xtask bench memory-table`) and time per decision (`cargo
 //! xtask bench redis-costs`), on Redis 7.0 and one core of a small virtual machine.
 
-use tidegate_core::{Limit, Micros};
+use tidegate_core::{CellForm, Limit, Micros};
+
+pub use crate::limits::decision_us;
 
 /// A Redis key that holds a counter, including the server's tables.
 const REDIS_COUNTER: u64 = 200;
@@ -22,24 +24,13 @@ const RESERVATION_US: f64 = 6.0;
 /// Bytes that a fully used cell of `limit` takes in Redis.
 #[must_use]
 pub fn redis_bytes(limit: &Limit) -> u64 {
-    match limit {
-        Limit::SlidingLog(log) => REDIS_KEY + rounded_up(log.limit() * width(log.window())),
-        Limit::Concurrency(leases) => {
-            let each = if leases.limit() < MANY_LEASES { REDIS_LEASE } else { REDIS_LEASE_OF_MANY };
-            REDIS_KEY + rounded_up(leases.limit() * each)
+    match limit.form() {
+        CellForm::Log { hits, window } => REDIS_KEY + rounded_up(hits * width(window)),
+        CellForm::Leases { most } => {
+            let each = if most < MANY_LEASES { REDIS_LEASE } else { REDIS_LEASE_OF_MANY };
+            REDIS_KEY + rounded_up(most * each)
         }
-        _ => REDIS_COUNTER,
-    }
-}
-
-/// Redis's time to decide one counter within a call, in microseconds.
-#[must_use]
-pub fn decision_us(limit: &Limit) -> f64 {
-    match limit {
-        Limit::TokenBucket(_) | Limit::FixedWindow(_) | Limit::SlidingWindow(_) => 4.5,
-        Limit::LeakyBucket(_) => 5.0,
-        Limit::SlidingLog(_) => 7.0,
-        Limit::Concurrency(_) => 12.0,
+        CellForm::Counter => REDIS_COUNTER,
     }
 }
 

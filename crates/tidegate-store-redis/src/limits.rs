@@ -60,6 +60,17 @@ pub(crate) fn encode(limit: &Limit, approx_now: impl FnOnce() -> Timestamp) -> E
     }
 }
 
+/// Redis's time to decide one counter within a call, in microseconds (`cargo xtask bench redis-costs`).
+#[must_use]
+pub fn decision_us(limit: &Limit) -> f64 {
+    match limit {
+        Limit::TokenBucket(_) | Limit::FixedWindow(_) | Limit::SlidingWindow(_) => 4.5,
+        Limit::LeakyBucket(_) => 5.0,
+        Limit::SlidingLog(_) => 7.0,
+        Limit::Concurrency(_) => 12.0,
+    }
+}
+
 /// A count for the scripts. Every limit is below 2^53, so larger counts are clamped to it.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 pub(crate) fn number(count: u64) -> f64 {

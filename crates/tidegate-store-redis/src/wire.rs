@@ -246,7 +246,7 @@ impl Plan {
             self.algorithms.add_over();
             self.is_plain = false;
         }
-        if let (Limit::Concurrency(_), Some(lease)) = (limit, ask.lease) {
+        if let Some(lease) = ask.lease.filter(|_| limit.takes_lease()) {
             encoded.numbers[5] = self.name_of_lease(lease.0.get());
         }
         self.items.push(flags);

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::pin::Pin;
 
 use tidegate_core::{
-    Ask, Charge, Fold, Group, Hits, LeaseId, Limit, Micros, Outcome, Rate, Scope, Stance, Timestamp,
-    TokenBucket, Touch,
+    Ask, CellForm, Charge, Fold, Group, Hits, LeaseId, Limit, Micros, Outcome, Rate, Scope, Stance,
+    Timestamp, TokenBucket, Touch,
 };
 
 use crate::error::StoreError;
@@ -161,18 +161,18 @@ impl Spend<'_> {
     fn store_us(&self, count: NonZeroU32) -> u64 {
         let limit = self.touch.limit;
         let counting = if limit.counts_refused() { 2 } else { 1 };
-        match limit {
+        match limit.form() {
             // Up to this size a log is read and written whole.
-            Limit::SlidingLog(log) if log.limit() <= 1_000 => counting * (6 + log.limit() / 150),
+            CellForm::Log { hits, .. } if hits <= 1_000 => counting * (6 + hits / 150),
             // In a longer log, each hit is written on its own.
-            Limit::SlidingLog(log) => {
-                let hits = self.touch.ask.hits.get().saturating_mul(count.get().into());
-                counting * (15 + hits.min(log.limit()) / 150)
+            CellForm::Log { hits, .. } => {
+                let asked = self.touch.ask.hits.get().saturating_mul(count.get().into());
+                counting * (15 + asked.min(hits) / 150)
             }
             // Refusals go to a log, and a refusal computes when enough leases and log entries will have expired.
-            Limit::Concurrency(_) if limit.counts_refused() => 60,
-            Limit::Concurrency(_) => 13,
-            _ => 4,
+            CellForm::Leases { .. } if limit.counts_refused() => 60,
+            CellForm::Leases { .. } => 13,
+            CellForm::Counter => 4,
         }
     }
 }

@@ -33,6 +33,62 @@ fn takes_apart(line: &str) -> bool {
 }
 
 #[test]
+fn no_match_over_the_algorithms_has_an_arm_for_all_others() {
+    let mut violations = Vec::new();
+    for file in sources().iter().filter(|file| file.is_rust() && file.path.contains("/src/")) {
+        let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
+        let found = arms_for_all_others(code);
+        violations.extend(found.iter().map(|number| format!("{}:{number}", file.path)));
+    }
+    expect_none(
+        &violations,
+        "name the algorithms, or ask the limit: a new one must not be taken for an old one",
+    );
+}
+
+/// The numbers of the lines with an arm for whatever is not named, in a match with an arm for an algorithm.
+fn arms_for_all_others(code: &str) -> Vec<usize> {
+    let lines: Vec<&str> = code.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let takes_all = |line: &str| {
+        let pattern = line.trim_start().split(" =>").next().unwrap_or_default();
+        let is_name =
+            |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        line.contains(" =>") && pattern.trim_matches(['(', ')']).split(", ").all(is_name)
+    };
+    let is_algorithm = |line: &str| {
+        let pattern = line.split(" =>").next().unwrap_or_default();
+        ["Limit::", "Algorithm::"]
+            .iter()
+            .any(|of| pattern.split(of).skip(1).any(|rest| rest.starts_with(char::is_uppercase)))
+    };
+    let others = lines.iter().enumerate().filter(|(_, line)| takes_all(line));
+    let in_such_a_match = others.filter(|(at, line)| {
+        let depth = indent(line);
+        let arms = lines[..*at].iter().rev().filter(|line| !line.trim().is_empty());
+        let mut arms = arms.take_while(|line| indent(line) >= depth).filter(|line| indent(line) == depth);
+        arms.any(|line| is_algorithm(line))
+    });
+    in_such_a_match.map(|(at, _)| at + 1).collect()
+}
+
+#[test]
+fn an_arm_for_all_others_is_found_beside_an_algorithm() {
+    let body = |arm: &str| {
+        format!(
+            "match limit {{\n    Limit::SlidingLog(log) => {{\n        log\n    }}\n    {arm} => x,\n}}\n"
+        )
+    };
+    for arm in ["_", "other", "(_, _)"] {
+        assert_eq!(arms_for_all_others(&body(arm)), [5], "{arm}");
+    }
+    for arm in ["Limit::Concurrency(_)", "_ if is_idle", "None"] {
+        assert!(arms_for_all_others(&body(arm)).is_empty(), "{arm}");
+    }
+    assert!(arms_for_all_others("match n {\n    0 => Limit::SlidingLog(log),\n    _ => x,\n}\n").is_empty());
+}
+
+#[test]
 fn patterns_are_told_from_making_a_limit() {
     for line in [
         "        Limit::Concurrency(limit) => limit.ttl(),",

@@ -148,7 +148,7 @@ impl History {
 
     /// A cell of a concurrency limit if there is one, else any: releasing an unknown lease must be harmless.
     fn a_concurrency(&self, random: &mut Random) -> usize {
-        let is_one = |cell: &Planned| matches!(cell.limit, Limit::Concurrency(_));
+        let is_one = |cell: &Planned| cell.limit.takes_lease();
         self.cells.iter().position(is_one).unwrap_or_else(|| random.index(self.cells.len()))
     }
 
@@ -285,7 +285,9 @@ fn the_other_sliding(limit: &Limit, random: &mut Random) -> Option<Limit> {
         Limit::SlidingLog(log) => {
             Limit::SlidingWindow(SlidingWindow::new(quota, log.window()).expect("a fine window"))
         }
-        _ => return None,
+        Limit::TokenBucket(_) | Limit::FixedWindow(_) | Limit::LeakyBucket(_) | Limit::Concurrency(_) => {
+            return None;
+        }
     })
 }
 

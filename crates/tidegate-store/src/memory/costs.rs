@@ -1,6 +1,6 @@
 //! The memory cost of a cell in the memory store, for capacity planning.
 
-use tidegate_core::{Limit, Micros};
+use tidegate_core::{CellForm, Limit, Micros};
 
 /// A counter of any kind.
 const COUNTER: u64 = 45;
@@ -16,11 +16,11 @@ const SHORT_WINDOW: Micros = Micros::new(1 << 32);
 /// memory-table`).
 #[must_use]
 pub fn memory_bytes(limit: &Limit) -> u64 {
-    match limit {
-        Limit::SlidingLog(log) if log.window() <= SHORT_WINDOW => LOG + 4 * log.limit(),
-        Limit::SlidingLog(log) => LOG + 8 * log.limit(),
+    match limit.form() {
+        CellForm::Log { hits, window } if window <= SHORT_WINDOW => LOG + 4 * hits,
+        CellForm::Log { hits, .. } => LOG + 8 * hits,
         // Capacity doubles as needed.
-        Limit::Concurrency(leases) => LEASES + LEASE * leases.limit().next_power_of_two(),
-        _ => COUNTER,
+        CellForm::Leases { most } => LEASES + LEASE * most.next_power_of_two(),
+        CellForm::Counter => COUNTER,
     }
 }

@@ -1,6 +1,6 @@
 //! One shard of the memory store: the cells that one lock guards.
 
-use tidegate_core::{Algorithm, Ask, Cell, CounterBits, Leases, Limit, Log, Outcome, Timestamp, Touch};
+use tidegate_core::{Ask, Cell, CellForm, CounterBits, Leases, Limit, Log, Outcome, Timestamp, Touch};
 
 use super::table::{Evicted, LONGEST, Note, Place, Sweep, Table, Tag, Victims};
 
@@ -12,6 +12,14 @@ pub(super) struct Shard {
     /// Memory that logs and leases own outside the tables.
     pub(super) heap_bytes: usize,
     pub(super) evictions: Evictions,
+}
+
+/// One of its tables.
+#[derive(Clone, Copy, Debug)]
+enum TableKind {
+    Counters,
+    Logs,
+    Leases,
 }
 
 /// Cells evicted early, or dropped when idle, since the shard was created.
@@ -51,8 +59,7 @@ impl Shard {
         most_cells: usize,
     ) -> Outcome {
         let place = self.counters.find(tag);
-        if place.is_none() && matches!(touch.limit, Limit::SlidingWindow(_)) && self.logs.find(tag).is_some()
-        {
+        if place.is_none() && touch.limit.shares_cells() && self.logs.find(tag).is_some() {
             return self.decide_other(tag, touch, now, most_cells);
         }
         let bits = place.map(|place| *self.counters.cell(place));
@@ -77,10 +84,10 @@ impl Shard {
 
     /// The location of the cell.
     pub(super) fn find(&self, tag: Tag, limit: &Limit) -> Option<Place> {
-        match limit.algorithm() {
-            Algorithm::SlidingLog => self.logs.find(tag),
-            Algorithm::Concurrency => self.leases.find(tag),
-            _ => self.counters.find(tag),
+        match limit.form() {
+            CellForm::Log { .. } => self.logs.find(tag),
+            CellForm::Leases { .. } => self.leases.find(tag),
+            CellForm::Counter => self.counters.find(tag),
         }
     }
 
@@ -95,35 +102,35 @@ impl Shard {
 
     /// What the other sliding algorithm left, which a cell of this limit goes on from.
     fn take_from_the_other(&mut self, tag: Tag, limit: &Limit) -> Cell {
-        match limit {
-            Limit::SlidingLog(_) => self
-                .counters
-                .find(tag)
-                .map_or(Cell::Vacant, |place| Cell::Counter(self.counters.remove(place))),
-            Limit::SlidingWindow(_) => self.logs.find(tag).map_or(Cell::Vacant, |place| {
-                let log = self.logs.remove(place);
-                self.heap_bytes -= log.heap_bytes();
-                Cell::Log(log)
-            }),
-            _ => Cell::Vacant,
+        if !limit.shares_cells() {
+            return Cell::Vacant;
         }
+        if !limit.is_counter() {
+            let place = self.counters.find(tag);
+            return place.map_or(Cell::Vacant, |place| Cell::Counter(self.counters.remove(place)));
+        }
+        self.logs.find(tag).map_or(Cell::Vacant, |place| {
+            let log = self.logs.remove(place);
+            self.heap_bytes -= log.heap_bytes();
+            Cell::Log(log)
+        })
     }
 
     fn take_own(&mut self, tag: Tag, limit: &Limit) -> (Option<Place>, Cell) {
-        match limit.algorithm() {
-            Algorithm::SlidingLog => {
+        match limit.form() {
+            CellForm::Log { .. } => {
                 let place = self.logs.find(tag);
                 let log = place.map(|place| std::mem::take(self.logs.cell_mut(place)));
                 self.heap_bytes -= log.as_ref().map_or(0, Log::heap_bytes);
                 (place, log.map_or(Cell::Vacant, Cell::Log))
             }
-            Algorithm::Concurrency => {
+            CellForm::Leases { .. } => {
                 let place = self.leases.find(tag);
                 let leases = place.map(|place| std::mem::take(self.leases.cell_mut(place)));
                 self.heap_bytes -= leases.as_ref().map_or(0, Leases::heap_bytes);
                 (place, leases.map_or(Cell::Vacant, Cell::Leases))
             }
-            _ => {
+            CellForm::Counter => {
                 let place = self.counters.find(tag);
                 (place, place.map_or(Cell::Vacant, |place| Cell::Counter(*self.counters.cell(place))))
             }
@@ -186,18 +193,18 @@ impl Shard {
     /// Removes a cell: its full quota is back.
     pub(super) fn forget(&mut self, tag: Tag, limit: &Limit) {
         self.take_from_the_other(tag, limit);
-        match limit.algorithm() {
-            Algorithm::SlidingLog => {
+        match limit.form() {
+            CellForm::Log { .. } => {
                 if let Some(place) = self.logs.find(tag) {
                     self.heap_bytes -= self.logs.remove(place).heap_bytes();
                 }
             }
-            Algorithm::Concurrency => {
+            CellForm::Leases { .. } => {
                 if let Some(place) = self.leases.find(tag) {
                     self.heap_bytes -= self.leases.remove(place).heap_bytes();
                 }
             }
-            _ => {
+            CellForm::Counter => {
                 if let Some(place) = self.counters.find(tag) {
                     self.counters.remove(place);
                 }
@@ -232,7 +239,7 @@ impl Shard {
         if victims == Victims::Unspent && unspent * RESERVE < self.logs.len() + self.leases.len() {
             return false;
         }
-        self.evict_from(&[Algorithm::SlidingLog, Algorithm::Concurrency], now, victims)
+        self.evict_from(&[TableKind::Logs, TableKind::Leases], now, victims)
     }
 
     #[inline]
@@ -268,31 +275,31 @@ impl Shard {
         while self.cells() >= most_cells.max(1) {
             let unspent = self.counters.unspent() + self.logs.unspent() + self.leases.unspent();
             let victims = if unspent * RESERVE >= self.cells() { Victims::Unspent } else { Victims::Spent };
-            let tables = [Algorithm::TokenBucket, Algorithm::SlidingLog, Algorithm::Concurrency];
+            let tables = [TableKind::Counters, TableKind::Logs, TableKind::Leases];
             if !self.evict_from(&tables, now, victims) {
                 return;
             }
         }
     }
 
-    /// Evicts one of `victims` from whichever of `tables` (named by an algorithm in it) has most of them, so that the
+    /// Evicts one of `victims` from whichever of `tables` has most of them, so that the
     /// search is short.
-    fn evict_from(&mut self, tables: &[Algorithm], now: Moment, victims: Victims) -> bool {
+    fn evict_from(&mut self, tables: &[TableKind], now: Moment, victims: Victims) -> bool {
         let most = tables.iter().max_by_key(|table| match table {
-            Algorithm::SlidingLog => self.logs.count(victims),
-            Algorithm::Concurrency => self.leases.count(victims),
-            _ => self.counters.count(victims),
+            TableKind::Counters => self.counters.count(victims),
+            TableKind::Logs => self.logs.count(victims),
+            TableKind::Leases => self.leases.count(victims),
         });
         let evicted = match most {
-            Some(Algorithm::SlidingLog) => self.logs.evict(now.second, victims).map(|(why, log)| {
+            Some(TableKind::Logs) => self.logs.evict(now.second, victims).map(|(why, log)| {
                 self.heap_bytes -= log.heap_bytes();
                 why
             }),
-            Some(Algorithm::Concurrency) => self.leases.evict(now.second, victims).map(|(why, leases)| {
+            Some(TableKind::Leases) => self.leases.evict(now.second, victims).map(|(why, leases)| {
                 self.heap_bytes -= leases.heap_bytes();
                 why
             }),
-            _ => self.counters.evict(now.second, victims).map(|(why, _)| why),
+            Some(TableKind::Counters) | None => self.counters.evict(now.second, victims).map(|(why, _)| why),
         };
         if let Some(why) = evicted {
             self.evictions.count(why);
