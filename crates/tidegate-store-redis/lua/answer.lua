@@ -1,9 +1,9 @@
--- Answers a question, if somebody still waits for it.
+-- Writes an answer, if its question is still open.
 --
 -- KEYS[1]  a hash: questions by their names (see ask.lua)
--- KEYS[2]  a hash: the answers to this one, by who gave them
--- ARGV     the question's name, who answers, the answer, for how long it is kept (ms)
--- Reply    1, or 0 where nobody waits
+-- KEYS[2]  a hash: the answers to it, by node
+-- ARGV     the question's name, the node, its answer, how long it is kept (ms)
+-- Reply    1, or 0 if the question is closed
 if redis.call("HEXISTS", KEYS[1], ARGV[1]) == 0 then
   return 0
 end

@@ -11,16 +11,16 @@
 -- Flags    1 enforced, 2 refused hits count (of a penalty: it is put back), 4 any of these must pass; where neither 1 nor 4, of
 --          a shadow rule; of a spend whose cost may be above what is left: 8 it goes into debt, 16 it always spends, 32 it
 --          spends what is left (over.lua); 64 the penalty of a rule whose limits come before it
--- Reply    wait, remaining, reset_after_us of every spend, as 8-byte floats. Of a request that stands for several, what
---          the last of them is told, then how many the cell admitted, then what the last admitted one is told, and where
---          its cost may be above what is left or it is a penalty, how many went over, and what the last of those is told. Of one that stands
---          for itself alone and has a reservation, what it is told, then what it is told if it does not pass
---          elsewhere. What is undone is told nothing. A request that is refused only while others hold some of what it
---          needs is not decided: it is told -0.5, now_us and how many of it pass, then what it is told if it cannot wait:
---          that it is refused, or of several with a reservation, how many each cell would admit. At the end now_us.
+-- Reply    an outcome for each spend: wait, remaining, reset_after_us, as 8-byte floats; at the end now_us. Further:
+--            several equal requests: the outcome of the last, the number admitted, the outcome of the last admitted; of a
+--            penalty, or where the cost may be above what is left: the number that went over, and the outcome of the last
+--            single request with a reservation: its outcome, then its outcome if another part of it is refused
+--            undone request: nothing
+--            refused only because of holds: not decided. -0.5, now_us and how many equal ones pass; then the outcomes if it
+--            cannot wait: its refusal, or of several with a reservation, how many each cell would admit
 --
--- What an item with a reservation changes is remembered under its key for a while, so that it can be put back, once. If it
--- stands for several, all of them pass or nothing changes: the reply then says how many would have passed.
+-- The changes of an item with a reservation are recorded under its key for a while, so that they can be put back, once. Of
+-- several equal requests all pass or nothing changes: the reply then has the number that would have passed.
 
 local WHOLE, PART, REFUSED_ELSEWHERE, WHOLE_FOR_NOW, CANCEL = 0, 1, 2, 3, 4
 -- Whether the request must be decided, in doubt or not.
@@ -64,9 +64,9 @@ local function spending(most, s)
   return fit + (all_wait >= 0 and remaining > 0 and 1 or 0), all_wait
 end
 
--- How many of `count` equal requests with these spends may spend, and whether any cell refuses some of them only as long as
--- others hold what they may put back. One such cell is enough, also where another refuses for certain: by the time that
--- nobody holds anything here, those have put back what they held too who took so little that they are not listed.
+-- How many of `count` equal requests with these spends may spend, and whether some cell refuses only because of holds that may
+-- be put back. One such cell is enough, also where another refuses for certain: small holds are not listed, and are put back
+-- together with the listed ones.
 local function passing(count, spends, since, is_whole)
   local passed, any_of, in_doubt, any_in_doubt = count, nil, false, false
   for index = 1, #spends do
@@ -111,7 +111,7 @@ local function shadows_of(count, passed, spends)
   return spent
 end
 
--- Spends what `count` equal requests ask: what the last of them is told.
+-- Spends for `count` equal requests, and returns the outcome of the last.
 local function spend(count, s)
   if count > 1 and s.hits > 0 and s.letter ~= "c" and s.letter ~= "k" then
     spend_hits(s, s.hits * (count - 1))
@@ -125,7 +125,7 @@ local function note(count, s)
   end
 end
 
--- What a spend of the last of `count` equal requests is told if they do not pass: its own refusal, or what is left unspent.
+-- The outcome of the last of `count` equal requests if they do not pass: its own refusal, or what is left unspent.
 local function look_unspent(count, s)
   local noted = has(s.flags, COUNTS_REFUSED) and count or 0
   local wait, remaining, reset_after_us = look_at(s, s.hits, noted)
@@ -153,12 +153,12 @@ local function rest(s)
   end
 end
 
--- Whether who is refused with this wait is refused only because others hold something, and cannot wait for it.
+-- Whether a refusal with this wait is due only to the holds of others, and the request cannot wait for them.
 local function is_held(s, wait)
   return is_for_good and wait < -1 and held_since(s.key)
 end
 
--- Whether there is room for the last of `count` refused, all others of whom are noted. What it is told counts it already.
+-- Whether there is room for the last of `count` refused requests once the others are recorded. Its own outcome counts it too.
 local function fits(count, s)
   local hits = has(s.flags, CAP) and 0 or s.hits
   if count > 1 and s.letter == "l" then
@@ -167,8 +167,8 @@ local function fits(count, s)
   return look_at(s, hits, count - 1) >= 0
 end
 
--- What the last of `count` refused is told, all of whom are noted where refused requests count; and whether there was room for
--- it.
+-- Refuses `count` equal requests, and records them where refused requests count: the outcome of the last, and whether there
+-- was room for it.
 local function refuse(count, s)
   rest(s)
   local wait, remaining, reset_after_us = look_unspent(count, s)
@@ -225,8 +225,8 @@ local function trace(s, before, times, until_us)
   return "\0" .. often
 end
 
--- Remembers that a rule refuses the equal requests from number `first` on if it does, and says what its spend is told. Nobody
--- is to blame for what others hold, unless it went over.
+-- Records that a rule refuses the equal requests from number `first` on, if it does, and returns the wait of its spend. A
+-- refusal due only to holds starts no penalty, unless the request went over.
 local function blame(blamed, s, wait, fitted, first, went_over)
   if wait < 0 and not went_over and is_held(s, wait) then
     return HELD_WAIT

@@ -1,18 +1,17 @@
--- Who holds some of a cell for a request that another cell, elsewhere, may yet refuse. Whoever a cell refuses meanwhile is
--- not refused for certain: what is held may be put back.
+-- Holds: what a request took from a cell while another cell, on another server, may still refuse it. A refusal meanwhile is not
+-- certain, because the hold may be put back.
 --
 -- Beside each cell stands a sorted set, called as the cell with the letter "o": the ends of the holders' reservation keys,
 -- by when they came in us. The member "" stands for nobody: its score is when something was last put back, in us below zero.
 -- The set is not among KEYS: where a slot of a cluster moves, Redis turns calls away some of whose keys are there and some
 -- are not, and most calls never need it. Where it cannot be reached, nothing counts as held.
 
--- A call that leaves so many times as much of a cell as it takes, and this many hits more, stands in nobody's way, and need
--- not say that it holds anything; unless requests must keep a distance, where one alone does. As in rounds.rs.
+-- A call that leaves SCARCE times as much of a cell as it takes, and FEW hits more, blocks no other and lists no hold; unless
+-- requests must keep a distance, where any hold blocks. As in rounds.rs.
 local SCARCE, FEW = 4, 16
--- The wait of who is not refused for certain, whatever the limit's own wait is: by this number it is known
--- (`HELD_RETRY_AFTER` in contract.rs).
+-- The wait of a refusal that is not certain, whatever the limit's own wait is (`HELD_RETRY_AFTER` in contract.rs).
 local HELD_WAIT = -2 - 99999
--- What a request is told that is not decided.
+-- The wait of a request that is not decided.
 local IN_DOUBT = -0.5
 
 local hold, let_go, held_since, may_yet_pass

@@ -1,9 +1,9 @@
--- What every limiter that is alive tells of itself, and what those told last that were not heard since and took no leave. Forgets
--- those of which too long nothing was heard.
+-- Returns the note of every live limiter, and the last note of those that stopped without signing off. Deletes notes that are
+-- too old.
 --
--- KEYS[1]  a hash: what each limiter tells (see heartbeat.lua)
--- ARGV     now_us (negative: ask Redis), for how long those are remembered that were not heard (us)
--- Reply    for each: its name, how long ago it told (us), what it told, whether it counts as gone (1 or 0)
+-- KEYS[1]  a hash: the note of each limiter (see heartbeat.lua)
+-- ARGV     now_us (negative: ask Redis), how long the note of a limiter that stopped is kept (us)
+-- Reply    for each: its name, the age of its note (us), the note, whether it counts as gone (1 or 0)
 local now = tonumber(ARGV[1])
 if now < 0 then
   local time = redis.call("TIME")

@@ -1,6 +1,6 @@
--- Tells a shard of which list it is one, and asks for the lists that others told.
+-- Records on a shard the list of shards that this node uses, and returns the lists of other nodes.
 --
--- KEYS[1]  a hash: lists of shards, and when one was last told (us)
+-- KEYS[1]  a hash: lists of shards, and when each was last recorded (us)
 -- ARGV     the list, for how long one counts (us), now_us (negative: ask Redis)
 -- Reply    the other lists that count
 local now = tonumber(ARGV[3])

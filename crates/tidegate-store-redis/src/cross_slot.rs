@@ -31,7 +31,7 @@ use crate::in_place;
 use crate::limits::{self, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER};
 use crate::link::Deadline;
 use crate::observer::Operation;
-use crate::patience::Patience;
+use crate::retry_budget::RetryBudget;
 use crate::rounds::{
     PartId, PartShape, PartTold, Question, Rounds, Settled, SpendShape, Step, ToAsk, ToKeep, ToUndo,
 };
@@ -123,7 +123,7 @@ struct Reservation {
     /// Spends that passed, which others may still wait for.
     keep: Vec<ToKeep>,
     guesses: usize,
-    patience: Patience,
+    budget: RetryBudget,
     /// The common part of its reservation names.
     name: u64,
 }
@@ -211,7 +211,7 @@ impl Reservation {
                         place: *place,
                         cell,
                         hits: spend.touch.ask.hits.get(),
-                        keeps_distance: keeps_distance(spend.touch.limit),
+                        keeps_distance: spend.touch.limit.min_interval() > Micros::ZERO,
                         group: spend.touch.group,
                     }
                 };
@@ -234,7 +234,7 @@ impl Reservation {
             undo: Vec::new(),
             keep: Vec::new(),
             guesses: 0,
-            patience: Patience::new(deadline),
+            budget: RetryBudget::new(deadline),
             name: random(),
         }
     }
@@ -290,8 +290,8 @@ impl Reservation {
         if in_doubt > 0 {
             // Release own holds while waiting, so that nobody waits for a waiting batch.
             self.ask(Vec::new()).await?;
-            let manner = self.patience.pause(in_doubt).await;
-            self.parts.iter_mut().flatten().for_each(|part| part.doubt = manner.of(part.doubt));
+            let retry = self.budget.pause(in_doubt).await;
+            self.parts.iter_mut().flatten().for_each(|part| part.doubt = retry.of(part.doubt));
         }
         Ok(())
     }
@@ -341,7 +341,7 @@ impl Reservation {
 
     /// Lets parts in doubt wait for the holders, or refuses them if there are too many.
     fn wait_for_others(&mut self, in_doubt: Vec<(PartId, PartTold, Doubt)>) {
-        let is_patient = self.patience.allows(in_doubt.len());
+        let is_patient = self.budget.allows(in_doubt.len());
         for (part, told, doubt) in in_doubt {
             let must_be_heard = self.part(part).spends.iter().any(|spend| spend.touch().hears_refusals());
             if !is_patient && !must_be_heard {
@@ -513,11 +513,6 @@ impl OwnedSpend {
     }
 }
 
-/// Whether one hit blocks others, however many are left.
-fn keeps_distance(limit: &Limit) -> bool {
-    matches!(limit, Limit::SlidingLog(log) if log.min_interval() > Micros::ZERO)
-}
-
 /// A cell by its scope and key.
 type CellName<'a> = ([u64; 2], &'a [u8]);
 
@@ -529,7 +524,8 @@ fn cell_name<'a>(spend: &Spend<'a>) -> CellName<'a> {
 /// one go. A cell has one step in all requests of a batch.
 fn late_cells<'a>(batch: &[Request<'a>]) -> HashSet<CellName<'a>> {
     let mut late = HashSet::new();
-    let is_leaky = |spend: &Spend<'_>| matches!(spend.touch.limit, Limit::LeakyBucket(_));
+    // What was spent there cannot be put back.
+    let is_leaky = |spend: &Spend<'_>| !spend.touch.limit.takes_refunds() && !spend.touch.limit.takes_lease();
     loop {
         let before = late.len();
         for request in batch {

@@ -1,7 +1,7 @@
 //! Decides requests that each live in one place, where no script reaches all places: one call per place, all concurrent.
 //!
 //! Requests that span places briefly hold some of these cells (`cross_slot`). A request refused meanwhile is retried
-//! until the answer is certain or its patience ends.
+//! until the answer is certain or its budget ends.
 
 use futures_util::future::join_all;
 use tidegate_store::{BatchOutcomes, Request, StoreError};
@@ -9,7 +9,7 @@ use tidegate_store::{BatchOutcomes, Request, StoreError};
 use crate::cross_slot::grouped;
 use crate::link::Deadline;
 use crate::observer::Operation;
-use crate::patience::{Manner, Patience};
+use crate::retry_budget::{Retry, RetryBudget};
 use crate::script::Driver;
 use crate::store::{Inner, all_or_unknown, nonsense};
 use crate::wire::{Doubt, EncodeContext, OutcomeReader, Plan};
@@ -31,16 +31,16 @@ pub(crate) async fn decide(
     places: &[Option<u16>],
     deadline: Deadline,
 ) -> Result<BatchOutcomes, StoreError> {
-    let mut patience = Patience::new(deadline);
+    let mut budget = RetryBudget::new(deadline);
     // The outcome of each request, and when it was decided.
     let mut told: Vec<BatchOutcomes> = vec![BatchOutcomes::default(); batch.len()];
     let every = places.iter().enumerate();
     let first = every.filter_map(|(number, place)| Some(Undecided::new((*place)?, number)));
     let mut undecided = ask(inner, batch, first.collect(), &mut told, deadline).await?;
     while !undecided.is_empty() {
-        let manner = patience.pause(undecided.len()).await;
-        undecided.iter_mut().for_each(|one| one.doubt = manner.of(one.doubt));
-        if manner == Manner::ForGood {
+        let retry = budget.pause(undecided.len()).await;
+        undecided.iter_mut().for_each(|one| one.doubt = retry.of(one.doubt));
+        if retry == Retry::Final {
             refuse(undecided.extract_if(.., |one| !one.must_be_asked), &mut told);
         }
         let again = undecided.iter().map(|one| one.asked_again()).collect();

@@ -245,7 +245,7 @@ impl Inner {
         lease: &LeaseRef<'_>,
         change: Change,
     ) -> Result<Stamped<bool>, StoreError> {
-        if !matches!(lease.limit, Limit::Concurrency(_)) {
+        if !lease.limit.takes_lease() {
             return Ok(Stamped::default());
         }
         let changed = self.change(operation, &[(lease.cell, lease.limit, change)]).await?;
@@ -255,7 +255,7 @@ impl Inner {
     async fn forget(&self, cell: &CellKey<'_>, limit: &Limit) -> Result<Stamped<()>, StoreError> {
         let script = script::forget();
         let letter = limits::encode(limit, Timestamp::default).key_letter;
-        let refused = matches!(limit, Limit::Concurrency(_)).then_some(REFUSED_LETTER);
+        let refused = limit.takes_lease().then_some(REFUSED_LETTER);
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&script.name).arg(1 + usize::from(refused.is_some()));
         for letter in [letter].into_iter().chain(refused) {
@@ -302,9 +302,9 @@ impl Inner {
             }
             Route::Cluster(cluster) => {
                 let Some(slot) = cluster.slot_for(node) else {
-                    // The node serves no slot, so there is nothing to probe. A call for any slot updates the map.
-                    let asked = self.probe(slot_of(PROBE), PROBE).await;
-                    return if cluster.is_known() { Ok(()) } else { asked };
+                    // A number that no master has: nothing to probe. Until the map is known, a call for any slot loads it.
+                    let is_known = cluster.is_known();
+                    return if is_known { Ok(()) } else { self.probe(slot_of(PROBE), PROBE).await };
                 };
                 let tag = tag_where(|other| cluster.node_of(other) == node, slot);
                 self.probe(slot_of(&tag), &tag).await
@@ -485,7 +485,7 @@ impl Store for RedisStore {
     }
 
     fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
-        let is_chargeable = |charge: &&CellCharge<'_>| !matches!(charge.limit, Limit::Concurrency(_));
+        let is_chargeable = |charge: &&CellCharge<'_>| !charge.limit.takes_lease();
         let change = |one: &CellCharge<'a>| (one.cell, one.limit, Change::Charge(one.charge));
         let changes: Vec<_> = charges.iter().filter(is_chargeable).map(change).collect();
         if changes.is_empty() {

@@ -59,6 +59,33 @@ async fn limits_of_one_key_are_decided_together() {
     assert_eq!(reservations.count(), 0, "one script decides them, nothing is reserved");
 }
 
+/// How many scripts the masters ran.
+fn scripts_run(cluster: &RedisCluster) -> u64 {
+    let of_one = |node: &Redis| {
+        let stats = node.cmd(&["INFO", "commandstats"]);
+        let tidegate_testkit::resp::Value::Bulk(stats) = stats else { panic!("statistics, not {stats:?}") };
+        let stats = String::from_utf8(stats).unwrap();
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        calls.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+    };
+    cluster.nodes()[..3].iter().map(of_one).sum()
+}
+
+#[tokio::test]
+async fn only_masters_are_probed() {
+    let cluster = RedisCluster::start();
+    let store = store(&cluster.url(), &patient());
+    let nodes = store.nodes();
+    for node in 0..nodes {
+        store.probe(node).answer().await.unwrap();
+    }
+    let before = scripts_run(&cluster);
+    for node in 0..nodes {
+        store.probe(node).answer().await.unwrap();
+    }
+    assert_eq!(scripts_run(&cluster) - before, 3, "{nodes} numbers, of which three are masters");
+}
+
 /// Kills a master, and says how long after its failover everybody went on.
 async fn survive_a_master() -> Duration {
     let cluster = RedisCluster::start();

@@ -13,25 +13,25 @@ use crate::wire::Doubt;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
-/// The patience that each retried request uses up.
+/// The part of the budget that each retried request uses up.
 const EACH: Duration = Duration::from_millis(2);
 
 /// The retry budget of one call.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryBudget {
     began: Instant,
     /// From here on, retries do not wait for new holders.
-    wears_thin: Instant,
+    fresh_until: Instant,
     until: Instant,
     pause: Duration,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Half the remaining time of a call that is about to be sent.
     pub(crate) fn new(deadline: Deadline) -> Self {
         let (began, pause) = (Instant::now(), SHORTEST_PAUSE);
         let left = deadline.at.saturating_duration_since(began);
-        Patience { began, wears_thin: began + left / 4, until: began + left / 2, pause }
+        RetryBudget { began, fresh_until: began + left / 4, until: began + left / 2, pause }
     }
 
     /// Whether this many requests may retry: in a flood of refusals, retries would only add to the flood.
@@ -43,37 +43,37 @@ impl Patience {
     }
 
     /// Pauses, longer each time, and returns how the `in_doubt` requests retry.
-    pub(crate) async fn pause(&mut self, in_doubt: usize) -> Manner {
+    pub(crate) async fn pause(&mut self, in_doubt: usize) -> Retry {
         if !self.allows(in_doubt) {
-            return Manner::ForGood;
+            return Retry::Final;
         }
         let now = Instant::now();
         // Jitter, so that two conflicting calls do not retry at the same time.
         let part = RandomState::new().hash_one(self.until) % 100;
         sleep(self.pause.mul_f64(0.5 + part as f64 / 200.0)).await;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        if now < self.wears_thin { Manner::Anew } else { Manner::Since }
+        if now < self.fresh_until { Retry::Fresh } else { Retry::SinceLast }
     }
 }
 
 /// How a request in doubt retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Retry {
     /// Like the first time.
-    Anew,
+    Fresh,
     /// Does not wait for holders that came after the last attempt.
-    Since,
+    SinceLast,
     /// Gets a final decision, in doubt or not.
-    ForGood,
+    Final,
 }
 
-impl Manner {
+impl Retry {
     pub(crate) fn of(self, last: Doubt) -> Doubt {
         match self {
             _ if last == Doubt::NO_MORE => last,
-            Manner::Anew => Doubt::NONE,
-            Manner::Since => last,
-            Manner::ForGood => Doubt::NO_MORE,
+            Retry::Fresh => Doubt::NONE,
+            Retry::SinceLast => last,
+            Retry::Final => Doubt::NO_MORE,
         }
     }
 }
