@@ -28,6 +28,12 @@ const BENCHES: &[Bench] = &[
         target: "limiter_redis",
     },
     Bench {
+        name: "stores",
+        shows: "decisions a second on each store that nodes can share, beside pgbench's transactions",
+        package: "tidegate-cli",
+        target: "stores",
+    },
+    Bench {
         name: "memory-table",
         shows: "bytes per user of every algorithm, in memory and in Redis, beside the paper's table",
         package: "tidegate-store-redis",

@@ -67,6 +67,7 @@ pub(crate) const MEASURING: [(&str, &[&str]); 5] = [
             "many_rules::",
             "memory::",
             "overload::",
+            "postgres_store::",
             "redis_faults::",
             "redis_gray::",
             "redis_heal::",

@@ -41,8 +41,8 @@ pub(crate) struct ServeArgs {
     /// Directory of the embedded database [env: TIDEGATE_DATA] [default: tidegate-data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    /// Where counters live: memory:, redis://HOST:PORT, rediss://…, redis+sentinel://…, redis+cluster://… or
-    /// redis+sharded://… [env: TIDEGATE_STORE__URL] [default: memory:]
+    /// Where counters live: memory:, redis://HOST:PORT, rediss://…, redis+sentinel://…, redis+cluster://…,
+    /// redis+sharded://… or postgres://USER@HOST/DATABASE [env: TIDEGATE_STORE__URL] [default: memory:]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// HTTP listener, `off` for none; port 0 picks a free one [env: TIDEGATE_LISTEN__HTTP] [default: 127.0.0.1:8080]

@@ -97,7 +97,8 @@ pub(crate) struct Listen {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
     /// `memory:`, the default; redis://[user:password@]host[:port][/database], rediss:// with TLS,
-    /// redis+sentinel://host,host/service, redis+cluster://host,host or redis+sharded://host,host
+    /// redis+sentinel://host,host/service, redis+cluster://host,host or redis+sharded://host,host;
+    /// postgres://user[:password]@host[:port],host/database[?sslmode=require]
     pub(crate) url: Option<Secret>,
     /// The password for the url's user, so that it need not stand in the url
     pub(crate) password: Option<Secret>,

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tidegate_http::answer::ClosedStatus;
+use tidegate_store_postgres::PostgresUrl;
 use tidegate_store_redis::{Credentials, TlsFiles, Topology, Transport, UrlError};
 
 use super::values::{Count, Secret, Span, Switch};
@@ -72,6 +73,8 @@ pub(crate) enum StoreUrl {
     Memory,
     /// One Redis, or several in one of the supported topologies.
     Redis(tidegate_store_redis::StoreUrl),
+    /// A PostgreSQL database.
+    Postgres(PostgresUrl),
 }
 
 impl StoreSettings {
@@ -135,18 +138,31 @@ impl StoreSettings {
 impl StoreUrl {
     /// Whether other machines can reach it: some host is not this one's loopback.
     pub(crate) fn is_beyond_loopback(&self) -> bool {
-        let StoreUrl::Redis(url) = self else { return false };
         let is_loopback = |host: &str| {
-            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            let is_socket = host.starts_with('/');
+            is_socket
+                || host == "localhost"
+                || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
         };
-        url.endpoints.iter().any(|endpoint| !is_loopback(&endpoint.host))
+        match self {
+            StoreUrl::Memory => false,
+            StoreUrl::Redis(url) => url.endpoints.iter().any(|endpoint| !is_loopback(&endpoint.host)),
+            StoreUrl::Postgres(url) => url.hosts().any(|host| !is_loopback(&host)),
+        }
     }
 
     /// Sets the password, which the url itself must not have.
     fn set_password(&mut self, password: &str) -> Result<(), Failure> {
         match self {
             StoreUrl::Memory => Err(Failure::new("store.password: the memory store has none")
-                .hint("it is for redis:// and its kin: is `store.url` set?")),
+                .hint("it is for redis://, its kin, and postgres://: is `store.url` set?")),
+            StoreUrl::Postgres(url) if url.has_password() => {
+                Err(Failure::new("store.password: the url has a password too").hint("keep one of them"))
+            }
+            StoreUrl::Postgres(url) => {
+                url.set_password(password);
+                Ok(())
+            }
             StoreUrl::Redis(url) if url.credentials.password.as_ref().is_some_and(|own| !own.is_empty()) => {
                 Err(Failure::new("store.password: the url has a password too").hint("keep one of them"))
             }
@@ -176,7 +192,11 @@ fn with_room_for_a_password(url: &str) -> String {
 /// As an operator may see it: without the login.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StoreUrl::Redis(url) = self else { return f.write_str("memory:") };
+        let url = match self {
+            StoreUrl::Memory => return f.write_str("memory:"),
+            StoreUrl::Postgres(url) => return url.fmt(f),
+            StoreUrl::Redis(url) => url,
+        };
         let scheme = match url.transport {
             Transport::Plain => "redis",
             Transport::Tls => "rediss",
@@ -201,12 +221,17 @@ impl FromStr for StoreUrl {
             _ if url.starts_with("redis") => {
                 url.parse().map(StoreUrl::Redis).map_err(|error| misread(url, &error))
             }
+            _ if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+                url.parse().map(StoreUrl::Postgres).map_err(|error| {
+                    Failure::new(format!("cannot read the store's url: {}", error.problem)).hint(error.hint)
+                })
+            }
             _ => {
                 let known =
                     url.split_once(':').map(|(scheme, _)| format!("unknown kind of store `{scheme}`"));
                 Err(Failure::new(known.unwrap_or_else(|| "the store has no kind".to_owned())).hint(
                     "use memory:, which keeps counters in this process, or redis://host:port, redis+sentinel://…, \
-                     redis+cluster://… or redis+sharded://…, which servers share",
+                     redis+cluster://…, redis+sharded://… or postgres://user@host/database, which servers share",
                 ))
             }
         }
@@ -240,6 +265,7 @@ mod tests {
             "redis+ring://user:hunter2@host",
             "redis+sentinel://user:hunter2@host",
             "redos://user:hunter2@host",
+            "postgres://user:hunter2@host:port/d",
         ] {
             let failure = format!("{:?}", url.parse::<StoreUrl>().unwrap_err());
             assert!(!failure.contains("hunt") && !failure.contains("er2"), "{url}: {failure}");
@@ -259,6 +285,7 @@ mod tests {
             ("redis://user:hunter2@h:1/2", "redis://h:1/2"),
             ("rediss+sentinel://:hunter2@a,b:2/main", "rediss+sentinel://a:26379,b:2/main"),
             ("redis+cluster://u:hunter2@a,b", "redis+cluster://a:6379,b:6379"),
+            ("postgres://u:hunter2@a,b:1/d", "postgres://a:5432,b:1/d"),
         ] {
             assert_eq!(url.parse::<StoreUrl>().unwrap().to_string(), shown);
         }
@@ -327,6 +354,8 @@ mod tests {
             ("redis://redis:6379", true),
             ("redis://10.0.0.5", true),
             ("redis+cluster://127.0.0.1,10.0.0.5", true),
+            ("postgres://u@127.0.0.1/d", false),
+            ("postgres://u@127.0.0.1,db/d", true),
         ] {
             assert_eq!(url.parse::<StoreUrl>().unwrap().is_beyond_loopback(), beyond, "{url}");
         }

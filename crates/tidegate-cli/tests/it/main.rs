@@ -50,6 +50,7 @@ mod memory_store;
 mod messages;
 mod overload;
 mod plan;
+mod postgres_store;
 mod promises;
 mod proxy;
 mod redis_approximate;

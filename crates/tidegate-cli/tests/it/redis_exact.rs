@@ -8,14 +8,14 @@ use tidegate_testkit::{Redis, RedisCluster};
 
 use crate::redis_world::{Node, PATIENT, alone, check, left, tell};
 
-const LIMIT: usize = 1_000;
+pub(crate) const LIMIT: usize = 1_000;
 const IN_FLIGHT: usize = 64;
 /// More than the limit, so that it is reached whatever the order.
 const ASKED: usize = 1_100;
 
 /// Asks `rounds` times, each as another user: `IN_FLIGHT` clients over all `nodes`, one request each at a time, `ASKED` in
 /// all. Returns how many passed each time.
-fn flood(nodes: &[&Node], rounds: usize) -> Vec<usize> {
+pub(crate) fn flood(nodes: &[&Node], rounds: usize) -> Vec<usize> {
     let next: Arc<Vec<AtomicUsize>> = Arc::new((0..rounds).map(|_| AtomicUsize::new(0)).collect());
     let start = Arc::new(Barrier::new(IN_FLIGHT));
     let clients: Vec<_> = (0..IN_FLIGHT)

@@ -10,12 +10,11 @@ use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioR
 use tidegate_metrics::{Metrics, StoreUsage};
 #[cfg(test)]
 use tidegate_store::Clock;
-use tidegate_store::{MemoryConfig, MemoryStore, Store};
+use tidegate_store::{MemoryConfig, MemoryStore, Store, StoreError};
+use tidegate_store_postgres::{PostgresConfig, PostgresStore};
 #[cfg(test)]
 use tidegate_store_redis::TimeSource;
-use tidegate_store_redis::{
-    ConfigError, Finding, KeyKind, Operation, Reason, RedisConfig, RedisStore, ServerReport,
-};
+use tidegate_store_redis::{Finding, KeyKind, Operation, Reason, RedisConfig, RedisStore, ServerReport};
 
 use crate::failure::Failure;
 use crate::settings::{Bounds, Settings, StoreSettings, StoreUrl};
@@ -26,6 +25,8 @@ pub(super) enum Backend {
     Memory(Arc<MemoryStore>),
     /// Each runtime that uses it has its own connections, so all workers may share it.
     Redis(Arc<RedisStore>, Arc<Holdings>),
+    /// The same.
+    Postgres(Arc<PostgresStore>, Arc<Holdings>),
 }
 
 /// The contents of the store's servers at the last look.
@@ -63,8 +64,15 @@ impl Backend {
             }
             StoreUrl::Redis(url) => {
                 let config = redis_config(&settings.store, metrics);
-                let store = RedisStore::new(url, &config).map_err(cannot_use)?;
+                let store = RedisStore::new(url, &config)
+                    .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
                 Ok(Backend::Redis(Arc::new(store), Arc::default()))
+            }
+            StoreUrl::Postgres(url) => {
+                let config = postgres_config(&settings.store, metrics);
+                let store = PostgresStore::new(url, &config)
+                    .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
+                Ok(Backend::Postgres(Arc::new(store), Arc::default()))
             }
         }
     }
@@ -88,27 +96,32 @@ impl Backend {
 
     /// Whether every server of the store is usable now.
     pub(super) async fn check(&self, url: &StoreUrl) -> Result<(), Failure> {
-        let Backend::Redis(store, _) = self else { return Ok(()) };
-        for report in store.check_servers().await {
-            if !matches!(report.finding, Finding::Usable { .. }) {
-                return Err(Failure::new(format!("the store {url} cannot be used: {report}"))
-                    .hint("`store.required: true` refuses to start without it; false starts, and rules decide by their failure policy"));
+        let problem = match self {
+            Backend::Memory(_) => None,
+            Backend::Redis(store, _) => {
+                let reports = store.check_servers().await.into_iter();
+                let mut unusable = reports.filter(|report| !matches!(report.finding, Finding::Usable { .. }));
+                unusable.next().map(|report| report.to_string())
             }
-        }
-        Ok(())
+            Backend::Postgres(store, _) => store.look().await.err().map(|error| why(&error)),
+        };
+        let Some(problem) = problem else { return Ok(()) };
+        Err(Failure::new(format!("the store {url} cannot be used: {problem}"))
+            .hint("`store.required: true` refuses to start without it; false starts, and rules decide by their failure policy"))
     }
 
     pub(super) fn store(&self) -> Arc<dyn Store> {
         match self {
             Backend::Memory(store) => store.clone(),
             Backend::Redis(store, _) => store.clone(),
+            Backend::Postgres(store, _) => store.clone(),
         }
     }
 
     /// The store, if nodes can tell each other through it what they run.
     pub(super) fn fleet(&self) -> Option<Arc<dyn FleetStore>> {
         match self {
-            Backend::Memory(_) => None,
+            Backend::Memory(_) | Backend::Postgres(..) => None,
             Backend::Redis(store, _) => Some(store.clone()),
         }
     }
@@ -116,7 +129,7 @@ impl Backend {
     /// Shard lists of other nodes that differ from ours.
     pub(super) fn other_shards(&self) -> Vec<String> {
         match self {
-            Backend::Memory(_) => Vec::new(),
+            Backend::Memory(_) | Backend::Postgres(..) => Vec::new(),
             Backend::Redis(_, holdings) => {
                 holdings.other_shards.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
@@ -125,12 +138,26 @@ impl Backend {
 
     /// The store that nodes share, if they do.
     pub(super) fn shared(&self) -> Option<Arc<dyn Store>> {
-        matches!(self, Backend::Redis(..)).then(|| self.store())
+        match self {
+            Backend::Memory(_) => None,
+            Backend::Redis(..) | Backend::Postgres(..) => Some(self.store()),
+        }
+    }
+
+    /// What nodes cannot do through this store although they share it; none if nothing is missing.
+    pub(super) fn lacks(&self) -> Option<&'static str> {
+        match self {
+            Backend::Memory(_) | Backend::Redis(..) => None,
+            Backend::Postgres(..) => Some(
+                "nodes share counters through this store, and nothing else: each shows only its own decisions, callers and \
+                 charts, and takes rules from files or from the database of `admin.database`",
+            ),
+        }
     }
 
     /// The settings for calls to the store, if it is remote.
     pub(super) fn remote(&self, settings: &StoreSettings) -> Option<RemoteConfig> {
-        let Backend::Redis(..) = self else { return None };
+        self.shared()?;
         let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
         remote.prober = prober_thread();
         if let Some(timeout) = settings.timeout {
@@ -166,17 +193,18 @@ impl Backend {
         match self {
             Backend::Memory(store) => sweep(&store).await,
             Backend::Redis(store, holdings) => look_at_servers(&store, &holdings).await,
+            Backend::Postgres(store, holdings) => keep_postgres(&store, &holdings).await,
         }
     }
 
-    /// The size of the store: current for memory, a few seconds old for Redis.
+    /// The size of the store: current for memory, a few seconds old for a shared store.
     pub(super) fn usage(&self) -> StoreUsage {
         match self {
             Backend::Memory(store) => {
                 let stats = store.stats();
                 StoreUsage { keys: stats.cells as u64, bytes: stats.bytes as u64, ..StoreUsage::default() }
             }
-            Backend::Redis(_, holdings) => StoreUsage {
+            Backend::Redis(_, holdings) | Backend::Postgres(_, holdings) => StoreUsage {
                 keys: holdings.keys.load(Ordering::Relaxed),
                 bytes: holdings.bytes.load(Ordering::Relaxed),
                 most_bytes: holdings.most_bytes.load(Ordering::Relaxed),
@@ -282,12 +310,80 @@ fn redis_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> RedisConfig
         .observer(Arc::new(CountCalls(metrics.clone())))
 }
 
-fn cannot_use(error: ConfigError) -> Failure {
-    Failure::new(format!("cannot use the store: {}: {}", error.field, error.problem)).hint(error.hint)
+fn postgres_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> PostgresConfig {
+    let default = PostgresConfig::default();
+    let mut tls = tidegate_store_postgres::TlsFiles::default();
+    (tls.ca, tls.certificate, tls.key) =
+        (settings.tls.ca.clone(), settings.tls.certificate.clone(), settings.tls.key.clone());
+    PostgresConfig::default()
+        .key_prefix(settings.key_prefix.clone().unwrap_or(default.key_prefix))
+        .timeout(settings.timeout.unwrap_or(default.timeout))
+        .late_answers(LATE_CALLS_HEARD_FOR.into())
+        .tls(tls)
+        .observer(Arc::new(CountCalls(metrics.clone())))
+}
+
+fn cannot_use(field: &str, problem: &str, hint: &str) -> Failure {
+    Failure::new(format!("cannot use the store: {field}: {problem}")).hint(hint)
+}
+
+/// Sweeps every second, and looks at the server now and then. Logs its state once, and once when it becomes unavailable.
+async fn keep_postgres(store: &PostgresStore, holdings: &Holdings) {
+    const LOOKS: usize = (LOOK_AGAIN.as_secs() / SWEEP_EVERY.as_secs()) as usize;
+    let mut told = String::new();
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for tick in 0_usize.. {
+        ticks.tick().await;
+        if tick.is_multiple_of(LOOKS) {
+            look_at_postgres(store, holdings, &mut told).await;
+        }
+        // What it could not delete now it finds again in a minute; whether the server answers is said above.
+        let _ = store.sweep().await;
+    }
+}
+
+async fn look_at_postgres(store: &PostgresStore, holdings: &Holdings, told: &mut String) {
+    let endpoint = store.endpoint(0);
+    match store.look().await {
+        Ok(report) => {
+            holdings.keys.store(report.rows, Ordering::Relaxed);
+            holdings.bytes.store(report.bytes, Ordering::Relaxed);
+            let news = format!("store {endpoint} runs PostgreSQL {}", report.version);
+            if *told != news {
+                tracing::info!("{news}");
+                report.warnings.iter().for_each(|warning| tracing::warn!("store {endpoint}: {warning}"));
+                *told = news;
+            }
+        }
+        Err(error) => {
+            // A continuing outage is not news, even if the error text changes.
+            let news = format!("{endpoint} is unavailable");
+            if *told != news {
+                let why = why(&error);
+                tracing::warn!(
+                    "store {endpoint}: {why}; rules decide by their failure policy until it answers"
+                );
+                *told = news;
+            }
+        }
+    }
+}
+
+/// A store's error with its causes, on one line.
+fn why(error: &StoreError) -> String {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Counts round trips to servers.
 struct CountCalls(Arc<Metrics>);
+
+impl tidegate_store_postgres::Observer for CountCalls {
+    fn called(&self, failure: Option<&'static str>) {
+        self.0.server_called(failure);
+    }
+}
 
 impl tidegate_store_redis::Observer for CountCalls {
     fn called(&self, _: Operation, _: usize, _: Duration, failure: Option<Reason>) {

@@ -31,7 +31,7 @@ pub(super) async fn keep(
     // Nodes that sign leases with one secret also hash callers with it.
     let shared = settings.store.lease_secret.as_ref();
     config.secret = config.secret.or_else(|| Some(String::from_utf8_lossy(shared?.bytes()).into_owned()));
-    if config.secret.is_none() && backend.fleet().is_some() {
+    if config.secret.is_none() && backend.shared().is_some() {
         config.secret = fleets_secret(backend).await;
     }
     config.node.clone_from(&settings.control.node);
