@@ -91,7 +91,8 @@ fn only_the_chosen_headers_are_sent_and_retry_after_always() {
 #[test]
 fn resets_are_seconds_left_where_the_configuration_says_so() {
     let headers = HeaderSets::ALL.with_reset(ResetForm::Delta);
-    let world = World::with(PER_USER, Format::Native, ServiceSettings { headers, ..ServiceSettings::default() });
+    let world =
+        World::with(PER_USER, Format::Native, ServiceSettings { headers, ..ServiceSettings::default() });
     assert_eq!(world.check(&json!({ "user": "42" })).header("x-ratelimit-reset"), Some("60"));
 }
 

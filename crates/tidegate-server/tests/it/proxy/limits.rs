@@ -96,7 +96,10 @@ fn stricter_rate_limit_headers_of_the_upstream_stay_and_its_policies_always() {
     let left = all("ratelimit");
     assert_eq!((left.len(), left[0].as_str()), (2, r#""theirs";r=0;t=5"#));
     assert!(left[1].starts_with(r#""per-user";r=1;t="#), "{left:?}");
-    assert_eq!([all("x-ratelimit-limit"), all("x-ratelimit-remaining"), all("x-ratelimit-reset")], [["7"], ["0"], ["5"]]);
+    assert_eq!(
+        [all("x-ratelimit-limit"), all("x-ratelimit-remaining"), all("x-ratelimit-reset")],
+        [["7"], ["0"], ["5"]]
+    );
 }
 
 #[test]

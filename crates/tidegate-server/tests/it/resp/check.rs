@@ -240,7 +240,10 @@ fn headers_of_a_check_are_those_of_http() {
     let none = ask(&mut client, "TG.CHECK api HEADERS all");
     assert_eq!((none.array()[0].int(), shown(&none, 8).len()), (1, 0));
     let wrong = ask(&mut client, "TG.CHECK api HEADERS some user 77");
-    assert!(wrong.is_error() && wrong.text().contains("x-ratelimit, ietf, ietf-11, ietf-next or all"), "{wrong:?}");
+    assert!(
+        wrong.is_error() && wrong.text().contains("x-ratelimit, ietf, ietf-11, ietf-next or all"),
+        "{wrong:?}"
+    );
     let late = ask(&mut client, "TG.CHECK api user 77 HEADERS all");
     assert!(late.is_error() && late.text().contains("HEADERS goes before"), "{late:?}");
 }

@@ -48,10 +48,7 @@ async fn x_ratelimit_tells_the_limit_that_is_nearest_and_a_refusal_when_to_retry
 
 #[tokio::test]
 async fn the_ietf_set_lists_every_rule_and_the_nearest_numbers() {
-    let told = [
-        r#"ratelimit-policy: "user";q=2;w=60, "path";q=1;w=3600"#,
-        r#"ratelimit: "path";r=0;t=3570"#,
-    ];
+    let told = [r#"ratelimit-policy: "user";q=2;w=60, "path";q=1;w=3600"#, r#"ratelimit: "path";r=0;t=3570"#];
     let [passed, refused] = headers(Some(HeaderSet::Ietf)).await;
     assert_eq!(passed, told);
     assert_eq!(refused, [&told[..], &["retry-after: 3570"]].concat());
