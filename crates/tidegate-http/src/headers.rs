@@ -203,14 +203,11 @@ impl Reported<'_> {
                 seconds: Some(seconds),
             };
         }
-        let seconds = match self.policy.algorithm {
-            // Places return when others are done, which no clock knows.
-            Algorithm::Concurrency => None,
-            _ => {
-                let at_rate = self.policy.seconds_for(self.remaining).unwrap_or(0);
-                Some(ceil_seconds(self.reset_after).max(at_rate))
-            }
-        };
+        // Places return when others are done, which no clock knows.
+        let seconds = (self.policy.algorithm != Algorithm::Concurrency).then(|| {
+            let at_rate = self.policy.seconds_for(self.remaining).unwrap_or(0);
+            ceil_seconds(self.reset_after).max(at_rate)
+        });
         Promise { hits: self.remaining, seconds }
     }
 

@@ -88,12 +88,12 @@ fn replaced<'l>(old: &'l [RuleLimit], new: &'l [RuleLimit]) -> Vec<(&'l RuleLimi
 
 /// A limit with its algorithm, which `100/minute` does not show, or with its calendar.
 fn named(one: &RuleLimit) -> String {
-    match &one.limit {
-        Limit::FixedWindow(window) if window.window().is_none() => {
-            format!("{} of {}", one.name, window.limit())
-        }
-        limit => format!("{} {}", limit.algorithm().name(), shown(limit)),
+    if let Limit::FixedWindow(window) = &one.limit
+        && window.window().is_none()
+    {
+        return format!("{} of {}", one.name, window.limit());
     }
+    format!("{} {}", one.limit.algorithm().name(), shown(&one.limit))
 }
 
 /// How to change the number and keep what was counted.

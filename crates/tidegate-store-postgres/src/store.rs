@@ -203,7 +203,7 @@ impl Inner {
         lease: LeaseRef<'_>,
         change: impl Fn(&Limit, &mut tidegate_core::Cell, Timestamp, &tidegate_core::LeaseId) -> bool,
     ) -> Result<Stamped<bool>, StoreError> {
-        if !matches!(lease.limit, Limit::Concurrency(_)) {
+        if !lease.limit.takes_lease() {
             return Ok(Stamped::default());
         }
         self.change(&[(lease.cell, lease.limit, lease.id)], change).await

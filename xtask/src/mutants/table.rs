@@ -95,8 +95,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "the deny cache refuses who asks for less",
         package: "tidegate-limiter",
         file: "src/deny_cache/mod.rs",
-        code: "if cell.hits.get().max(1) < refusal.hits.get() {",
-        broken: "if cell.hits.get().max(1) > refusal.hits.get() {",
+        code: "if cell.needs().get().max(1) < refusal.hits.get() {",
+        broken: "if cell.needs().get().max(1) > refusal.hits.get() {",
         attack: None,
     },
     Mutant {

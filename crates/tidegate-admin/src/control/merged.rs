@@ -199,7 +199,7 @@ enum Step {
 }
 
 /// What is known of the slots of a window, from the number `first` on.
-struct Slots {
+struct MergedSlots {
     first: u64,
     known: Vec<Slot>,
 }
@@ -214,16 +214,16 @@ impl Merged {
     }
 
     /// The chunks around the window are looked at as well: they tell how many nodes there were.
-    fn slots(&self, window: Window) -> Slots {
+    fn slots(&self, window: Window) -> MergedSlots {
         let chunks = window.chunks().1;
         let (first, end) = (chunks.start() * SLOTS, (chunks.end() + 1) * SLOTS);
         let seconds_of = |number| self.counts(NODES, number).map_or(0, |nodes| u64::from(nodes[0]));
         let told: Vec<u64> = (first..end).map(seconds_of).collect();
         let open = (self.now_s.saturating_sub(SETTLED_AFTER_S) / self.unit_s).clamp(first, end) - first;
-        Slots { first, known: heard::slots(&told, self.unit_s, open as usize) }
+        MergedSlots { first, known: heard::slots(&told, self.unit_s, open as usize) }
     }
 
-    fn step(&self, slots: &Slots, window: Window, start: u64) -> Step {
+    fn step(&self, slots: &MergedSlots, window: Window, start: u64) -> Step {
         let end = (start + window.step_s).min(window.to_s);
         let unsettled = end + SETTLED_AFTER_S > self.now_s;
         let (from, to) = (start / self.unit_s - slots.first, end.div_ceil(self.unit_s) - slots.first);

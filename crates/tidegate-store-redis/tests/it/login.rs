@@ -11,7 +11,7 @@ use tidegate_testkit::Redis;
 use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
 
 /// What a user must be allowed, as the guide for operators lists it.
-const RIGHTS: &str = "~tidegate:* +evalsha +script|load +unlink +ping +info +time +get +mget +set +del +exists \
+const RIGHTS: &str = "~tidegate:* +evalsha +eval +script|load +unlink +ping +info +time +get +mget +set +del +exists \
     +strlen +getrange +setrange +append +expireat +pexpire +pttl +zadd +zcard +zcount +zrange +zrangebyscore +zrem \
     +zremrangebyscore +zscore +dbsize +randomkey +hset +hget +hmget +hgetall +hdel +hexists \
     +hlen +hkeys";

@@ -37,7 +37,7 @@ fn a_refusal_is_a_problem_with_the_policies_it_violates_and_reaches_no_upstream(
     let get = |user| edge.send("GET", "/", &[("x-user", user)], b"");
     let first = get("1");
     assert_eq!((first.status, first.header("x-ratelimit-remaining")), (200, Some("1")));
-    assert_eq!(first.header("ratelimit-policy"), Some(r#""per-user";q=2;w=3600"#));
+    assert_eq!(first.header("ratelimit-policy"), Some(r#""per-user";q=2;w=3600, "everybody";q=1000;w=3600"#));
     assert_eq!(first.header("retry-after"), None);
     get("1");
     let refused = get("1");
@@ -92,7 +92,10 @@ fn stricter_rate_limit_headers_of_the_upstream_stay_and_its_policies_always() {
         let named = answer.headers.iter().filter(|(name, _)| name == wanted);
         named.map(|(_, value)| value.clone()).collect()
     };
-    assert_eq!(all("ratelimit-policy"), [r#""theirs";q=7;w=10"#, r#""per-user";q=2;w=3600"#]);
+    assert_eq!(
+        all("ratelimit-policy"),
+        [r#""theirs";q=7;w=10"#, r#""per-user";q=2;w=3600, "everybody";q=1000;w=3600"#]
+    );
     let left = all("ratelimit");
     assert_eq!((left.len(), left[0].as_str()), (2, r#""theirs";r=0;t=5"#));
     assert!(left[1].starts_with(r#""per-user";r=1;t="#), "{left:?}");
