@@ -97,6 +97,10 @@ impl Pool {
     }
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are locked, and a box would cost each an allocation"
+)]
 enum Begun {
     Locked(Locked),
     Again,

@@ -18,7 +18,6 @@ struct Step {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "it lists what it has counted")]
 fn path_of_one_request_is_short_and_exists() {
     let steps = steps(&section("## The path of one request"));
     let mut problems: Vec<String> = steps.iter().flat_map(problems_of).collect();

@@ -152,10 +152,6 @@ type StoreTicket = Ticket<Arrival, StoreReply>;
 pub(crate) type StoreWaiter = TicketWaiter<Arrival, StoreReply>;
 
 /// The reply to a request that waited for the store.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are answers, and a box would cost each an allocation"
-)]
 pub(crate) enum StoreReply {
     /// With the leases that it took: released on drop unless kept.
     Answered(Answer, Option<TakenLeases>),
