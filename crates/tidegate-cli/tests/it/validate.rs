@@ -81,7 +81,7 @@ fn a_warning_fails_only_where_it_is_asked_to() {
     let suspect = GOOD.replace("key:", "match: { method: post }, key:");
     let dir = files(&[("a.yaml", &suspect)]);
     let ran = run_in(dir.path(), &["validate", "a.yaml"]);
-    assert!(ran.starts_with("exit 0") && ran.contains("methods are in capitals"), "{ran}");
+    assert!(ran.starts_with("exit 0") && ran.contains("methods are upper case"), "{ran}");
     let ran = run_in(dir.path(), &["validate", "--strict", "a.yaml"]);
     assert!(ran.starts_with("exit 1") && ran.contains("write POST"), "{ran}");
 }
