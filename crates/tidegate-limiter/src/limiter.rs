@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -46,6 +47,8 @@ pub struct Limiter {
     pub(crate) deny_cache: Arc<DenyCache>,
     pub(crate) local: Arc<LocalCells>,
     pub(crate) store: Arc<dyn Store>,
+    /// Whether a store that is not over a network has proved not to answer immediately.
+    store_takes_time: Arc<AtomicBool>,
     /// The path to a store over a network; `None` if the store is this process's memory.
     pub(crate) remote: Option<Arc<Remote>>,
     handle: Arc<Handle>,
@@ -98,6 +101,7 @@ impl Limiter {
             deny_cache,
             local,
             store,
+            store_takes_time: Arc::default(),
             remote,
             handle,
         }
@@ -109,6 +113,7 @@ impl Limiter {
         Limiter {
             remote: self.remote.as_ref().map(|remote| Arc::new(remote.for_core(store.clone(), runtime))),
             store,
+            store_takes_time: self.store_takes_time.clone(),
             rules: self.rules.clone(),
             observer: self.observer.clone(),
             clock: self.clock.clone(),
@@ -162,14 +167,7 @@ impl Limiter {
         let plans: Vec<Plan<'_>> =
             known.map(|(matched, request)| matched.plan(request, &self.lease_ids)).collect();
         let answers = match &self.remote {
-            // Memory gains nothing from a batch, and says of each request when it was decided.
-            None => {
-                let mut answers = Answers::new();
-                for plan in &plans {
-                    answers.push(self.ask_memory(plan).await);
-                }
-                answers
-            }
+            None => self.ask_memory_together(&plans).await,
             Some(remote) => {
                 decide_together(self, remote, plans.iter().map(|plan| plan.cells(&self.hasher))).await
             }
@@ -311,7 +309,10 @@ impl Limiter {
         let request = [Request::once(&plan.spends)];
         let answer = match self.store.decide(&request) {
             Reply::Now(answer) => answer,
-            Reply::Later(answer) => answer.await,
+            Reply::Later(answer) => {
+                self.store_takes_time.store(true, Ordering::Relaxed);
+                answer.await
+            }
         };
         match answer {
             Ok(decided) => Answer::new(decided.outcomes, plan.source_in_memory(), decided.decided_at),
@@ -320,6 +321,34 @@ impl Limiter {
                 without_the_store(self, plan.cells(&self.hasher))
             }
         }
+    }
+
+    /// Memory gains nothing from a batch, and says of each request when it was decided. A store that does not answer
+    /// immediately gets the rest in one call, as soon as that is known.
+    async fn ask_memory_together(&self, plans: &[Plan<'_>]) -> Answers {
+        let mut answers = Answers::with_capacity(plans.len());
+        while answers.len() < plans.len() && !self.store_takes_time.load(Ordering::Relaxed) {
+            answers.push(self.ask_memory(&plans[answers.len()]).await);
+        }
+        let plans = &plans[answers.len()..];
+        if plans.is_empty() {
+            return answers;
+        }
+        let requests: Vec<Request<'_>> = plans.iter().map(|plan| Request::once(&plan.spends)).collect();
+        match self.store.decide(&requests).answer().await {
+            Ok(decided) => {
+                let (decided_at, mut outcomes) = (decided.decided_at, decided.into_iter());
+                answers.extend(plans.iter().map(|plan| {
+                    let outcomes = outcomes.by_ref().take(plan.spends.len()).collect();
+                    Answer::new(outcomes, plan.source_in_memory(), decided_at)
+                }));
+            }
+            Err(error) => {
+                self.observer.store_failed(&error);
+                answers.extend(plans.iter().map(|plan| without_the_store(self, plan.cells(&self.hasher))));
+            }
+        }
+        answers
     }
 
     fn tell(&self, decided: &Decided<'_>) {

@@ -110,15 +110,18 @@ fn each_check_of_a_pipeline_says_as_much_as_it_was_asked_for() {
 }
 
 #[test]
-fn a_pipeline_waits_once_for_all_its_throttles() {
+fn a_pipeline_waits_once_for_all_its_throttles_and_once_for_all_its_checks() {
     let (world, store) = distant();
     let mut client = world.client();
-    // The first detects that the store is slow.
+    // The first of each detects that the store is slow.
     ask(&mut client, "CL.THROTTLE k 99 1 60");
+    ask(&mut client, "TG.CHECK api user first");
     store.calls.lock().unwrap().clear();
     let throttles: Vec<_> = (0..64).map(|number| words(&format!("CL.THROTTLE k{number} 9 1 60"))).collect();
     client.pipeline(&throttles);
-    assert_eq!(*store.calls.lock().unwrap(), [64]);
+    let checks: Vec<_> = (0..64).map(|number| words(&format!("TG.CHECK api user {number}"))).collect();
+    client.pipeline(&checks);
+    assert_eq!(*store.calls.lock().unwrap(), [64, 64]);
 }
 
 #[test]
