@@ -229,12 +229,12 @@ fn with_tracing_rules_that_may_not_be_meant_so_are_seen() {
     limiter.replace_rules(tidegate::compile(odd).unwrap());
     let text = seen();
     assert!(
-        text.contains("WARN") && text.contains("small letters") && text.contains("write `/items`"),
+        text.contains("WARN") && text.contains("paths are lowercased") && text.contains("write `/items`"),
         "{text}"
     );
     assert!(Setup::new(fine).deny_warnings().in_memory().is_ok());
     let mistakes = Setup::new(odd).deny_warnings().in_memory().unwrap_err();
-    assert!(mistakes.to_string().contains("small letters"), "{mistakes}");
+    assert!(mistakes.to_string().contains("paths are lowercased"), "{mistakes}");
 }
 
 #[tokio::test]
