@@ -130,6 +130,12 @@ const BENCHES: &[Bench] = &[
         target: "server",
     },
     Bench {
+        name: "profiles",
+        shows: "CPU per request of the two builds, `dist` (tidegate) and `release` (other build)",
+        package: "tidegate-server",
+        target: "server",
+    },
+    Bench {
         name: "server-redis",
         shows: "CPU per request over gRPC with a Redis behind the server, beside bare tonic",
         package: "tidegate-server",
@@ -144,8 +150,16 @@ const BENCHES: &[Bench] = &[
 ];
 
 /// Benchmarks that start the real binary: it is built first and named to them in `TIDEGATE`.
-const STARTS_TIDEGATE: &[&str] =
-    &["control-plane", "many-keys", "publish", "server", "server-redis", "telemetry", "under-load"];
+const STARTS_TIDEGATE: &[&str] = &[
+    "control-plane",
+    "many-keys",
+    "profiles",
+    "publish",
+    "server",
+    "server-redis",
+    "telemetry",
+    "under-load",
+];
 
 /// Rows that run another row's target in another way.
 const FLAGS: &[(&str, &[&str])] = &[
@@ -168,20 +182,24 @@ pub(crate) fn run(root: &Path, name: Option<&str>, rest: &[String]) -> Result<()
     let mut command =
         CommandLine::new(["cargo", "bench", "--locked", "-p", bench.package, "--bench", bench.target]);
     if STARTS_TIDEGATE.contains(&name) {
-        let build =
-            CommandLine::new(["cargo", "build", "--profile", "dist", "--locked", "-p", "tidegate-cli"]);
-        build.run(root).map_err(|why| Failure::of_command(&build, &why))?;
-        command = command.env("TIDEGATE", binary(root));
+        command = command.env("TIDEGATE", built(root, "dist")?);
+    }
+    let mut rest = rest.to_vec();
+    if name == "profiles" {
+        rest.extend(["--beside".to_owned(), built(root, "release")?]);
     }
     let flags = FLAGS.iter().filter(|(row, _)| *row == name).flat_map(|(_, flags)| *flags);
-    let rest: Vec<String> = flags.map(|flag| (*flag).to_owned()).chain(rest.iter().cloned()).collect();
+    let rest: Vec<String> = flags.map(|flag| (*flag).to_owned()).chain(rest).collect();
     let command = if rest.is_empty() { command } else { command.args(["--"]).args(rest) };
     command.run(root).map_err(|why| Failure::of_command(&command, &why))
 }
 
-fn binary(root: &Path) -> String {
+/// Builds the binary with this profile, and says where it is.
+fn built(root: &Path, profile: &str) -> Result<String, Failure> {
+    let build = CommandLine::new(["cargo", "build", "--profile", profile, "--locked", "-p", "tidegate-cli"]);
+    build.run(root).map_err(|why| Failure::of_command(&build, &why))?;
     let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    root.join(target).join("dist/tidegate").display().to_string()
+    Ok(root.join(target).join(profile).join("tidegate").display().to_string())
 }
 
 fn listing() -> String {

@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
+use crate::tools;
+
+const CARGO_AUDITABLE: &str = "0.7.7";
 
 /// What is being packed, and where.
 struct Dist {
@@ -74,18 +77,8 @@ impl Dist {
         let built = match std::env::var("DIST_BINARY") {
             Ok(binary) => PathBuf::from(binary),
             Err(_) => {
-                // With it, the list of dependencies is in the binary too, for `cargo audit bin`.
-                let auditable = CommandLine::new(["cargo", "auditable", "--version"]).succeeds(&self.root);
-                let cargo: &[&str] = if auditable { &["cargo", "auditable"] } else { &["cargo"] };
-                let build = CommandLine::new(cargo.iter().copied()).args([
-                    "build",
-                    "--profile",
-                    "dist",
-                    "--locked",
-                    "-p",
-                    "tidegate-cli",
-                ]);
-                self.run(&build)?;
+                let build = ["build", "--profile", "dist", "--locked", "-p", "tidegate-cli"];
+                self.run(&self.auditable()?.args(build))?;
                 target.join("dist/tidegate")
             }
         };
@@ -108,6 +101,18 @@ impl Dist {
         let listed = sbom::write(self)?;
         eprintln!("{listed} crates are in the SBOM");
         Ok(Outcome::Done)
+    }
+
+    /// `cargo auditable`, which puts the list of dependencies into the binary, for `cargo audit bin`.
+    fn auditable(&self) -> Result<CommandLine, Failure> {
+        let cargo = |words: &[&str]| {
+            CommandLine::new(["cargo"]).args(words.to_vec()).quiet_env(tools::installed_path(&self.root))
+        };
+        if !cargo(&["auditable", "--version"]).succeeds(&self.root) {
+            let install = ["install", "cargo-auditable", "--debug", "--locked", "--root", ".tools"];
+            self.run(&cargo(&install).args(["--version", CARGO_AUDITABLE]))?;
+        }
+        Ok(cargo(&["auditable"]))
     }
 
     fn debug(&self) -> PathBuf {

@@ -78,7 +78,7 @@ impl Endpoint {
             ClientError::TooSlow(within) => {
                 Failure::new(format!("no answer within {within:?}")).hint(limits.if_slow)
             }
-            error => Failure::new(format!("no answer from {self}: {error}")),
+            error => Failure::new(format!("no answer from {self}: {error}")).hint(limits.if_absent),
         }
     }
 
@@ -135,6 +135,10 @@ impl FromStr for Endpoint {
                 .hint("write it as 127.0.0.1:8080 or http://127.0.0.1:8080")
         };
         let text = text.trim();
+        // Digits alone would be an address: 8080 is 0.0.31.144.
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(bad("its host is missing"));
+        }
         let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let uri: Uri = with_scheme.parse().map_err(|error: http::uri::InvalidUri| bad(&error.to_string()))?;
         let scheme = match uri.scheme() {
@@ -183,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_is_no_http_address_is_refused() {
-        for bad in ["", "redis://a:1", "http://", "http://u:p@a", "a:1?x=2", "a b"] {
+        for bad in ["", "redis://a:1", "http://", "http://u:p@a", "a:1?x=2", "a b", "8080"] {
             assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
         }
     }

@@ -95,7 +95,7 @@ pub(crate) fn finish(compiling: &mut Compiling, report: &mut Report<'_>) {
 }
 
 /// Fields of a server's configuration that a rule file does not have.
-const CONFIG_FIELDS: [&str; 12] = [
+const CONFIG_FIELDS: [&str; 17] = [
     "listen",
     "store",
     "headers",
@@ -108,6 +108,11 @@ const CONFIG_FIELDS: [&str; 12] = [
     "drain",
     "decision_log",
     "alerts",
+    "log",
+    "workers",
+    "data",
+    "resp",
+    "access",
 ];
 
 /// What a document is if not a rule file, and where it belongs.

@@ -43,6 +43,9 @@ fn archive(dist: &Dist) -> Result<(), Failure> {
         !sections.contains(".debug_line") && sections.contains(".gnu_debuglink"),
         "the binary is stripped and linked to its debug information",
     )?;
+    // What DIST_BINARY names was built by somebody else.
+    let is_ours = std::env::var_os("DIST_BINARY").is_none();
+    expect(!is_ours || sections.contains(".dep-v0"), "the binary lists its dependencies")?;
     serves(&mut Command::new(&binary), &to)
 }
 
@@ -129,6 +132,14 @@ fn container(dist: &Dist) -> Result<(), Failure> {
     dist.run(&CommandLine::new(["tar", "-C", &*text(&root), "-xzf", &*text(&blob(&layer))]))?;
     let kilobytes = dist.output(&CommandLine::new(["du", "-sk", &*text(&root)]))?;
     println!("{:>8} KB  the image, unpacked", kilobytes.split_whitespace().next().unwrap_or_default());
+    if CommandLine::new(["umoci", "--version"]).succeeds(&dist.root) {
+        let (image, bundle) =
+            (format!("{}:tidegate:{}", text(&layout), dist.version), text(&dist.out.join("try-umoci")));
+        let _ = fs::remove_dir_all(&bundle);
+        dist.run(&CommandLine::new(["umoci", "unpack", "--rootless", "--image", &*image, &*bundle]))?;
+    } else {
+        eprintln!("not tried: the image with another program, because umoci is not installed");
+    }
     let mut chroot = Command::new("chroot");
     chroot.arg(format!("--userspec={}", image::USER)).arg(&root).arg("/usr/bin/tidegate");
     chroot.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TIDEGATE_DATA", "/var/lib/tidegate");

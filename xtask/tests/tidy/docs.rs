@@ -67,6 +67,25 @@ fn no_page_of_the_site_links_out_of_it() {
 }
 
 #[test]
+fn every_file_of_the_repository_that_a_page_names_exists() {
+    const FOLDERS: [&str; 7] = ["clients/", "crates/", "deploy/", "docs/", "examples/", "fuzz/", "xtask/"];
+    let mut gone = Vec::new();
+    // The changelog also names what is gone.
+    for page in pages().into_iter().filter(|page| !page.ends_with("CHANGELOG.md")) {
+        let text = read(&page);
+        let prose = text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n");
+        for name in prose.split('`').skip(1).step_by(2) {
+            let is_path = FOLDERS.iter().any(|folder| name.starts_with(folder))
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+            if is_path && !root().join(name).exists() {
+                gone.push(format!("{}: {name}", page.display()));
+            }
+        }
+    }
+    expect_none(&gone, "name files that exist");
+}
+
+#[test]
 fn every_code_block_says_whether_a_test_runs_it() {
     let mut wrong = Vec::new();
     for page in pages()

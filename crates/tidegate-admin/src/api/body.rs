@@ -103,6 +103,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
             let told = error.body_text();
             let told = told.strip_prefix("Failed to deserialize query string: ").unwrap_or(&told);
             match told.split_once(": ") {
+                // As the standard library says it of a number.
+                Some((field, what)) if what.contains("invalid digit") => {
+                    Problem::field(field, "expected a whole number in digits, such as 50")
+                }
                 Some((field, what)) if !field.contains(' ') => Problem::field(field, what),
                 _ => Problem::field("", told),
             }

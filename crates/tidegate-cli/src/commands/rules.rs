@@ -247,8 +247,7 @@ impl Printer {
             }
         }
         if rows.iter().all(|row| row["suggested"].is_null()) {
-            let text = "nothing to suggest yet: no requests are recorded under these rules. Suggestions come from the decision log: \
-                        add `decision_log: {}` to the configuration, and let some traffic pass";
+            let text = "nothing to suggest yet: the decision log has no requests under these rules; let some traffic pass";
             return self.text(body, text);
         }
         let columns =

@@ -18,15 +18,20 @@ pub(super) fn failure(file: &str, text: &str, error: &Error) -> Failure {
     let place = error.location().and_then(|location| Place::find(text, location));
     let shows = |place: &Place<'_>| place.section.is_some_and(|section| OPEN_SECTIONS.contains(&section));
     let (place, (message, hint)) = match place {
-        Some(place) if shows(&place) => (place, explain(error.without_snippet())),
+        Some(place) if shows(&place) => {
+            let (message, hint) = explain(error.without_snippet());
+            let hint = hint.or_else(|| place.example());
+            (place, (message, hint))
+        }
         hidden => {
             let at = hidden.as_ref().map(|place| format!(":{}:{}", place.number, place.start + 1));
             let (mut message, hint) = explain_without_values(error.without_snippet());
+            let shown = hidden.as_ref().and_then(Place::example);
             let field = hidden.and_then(|place| place.field());
             if let Some(field) = field.filter(|_| message == UNREADABLE) {
                 message = format!("the value of `{field}` is not valid");
             }
-            let hint = hint.or_else(|| field.and_then(example));
+            let hint = hint.or(shown);
             let failure = Failure::new(format!("{file}{}: {message}", at.unwrap_or_default()));
             return match hint {
                 Some(hint) => failure.hint(hint),
@@ -88,7 +93,27 @@ fn unexpected(expected: &str) -> String {
     }
 }
 
-/// How to write a field of a section whose values are not shown.
+/// How to write a section, for who gives it a single value. Some of their names are fields too.
+fn section_example(section: &str) -> Option<String> {
+    let example = match section {
+        "listen" => "listen: { http: 127.0.0.1:8080 }",
+        "store" => "store: { url: redis://127.0.0.1:6379 }",
+        "rules" => "rules: { paths: [rules.yaml] }",
+        "headers" => "headers: [x-ratelimit]",
+        "rls" => "rls: { response_headers: x-ratelimit }",
+        "resp" => "resp: { password_file: FILE }",
+        "access" => "access: { tokens_file: FILE }",
+        "admin" => "admin: { tokens_file: FILE }; its listener is listen: { admin: off }",
+        "limits" => "limits: { max_cells: 1000000 }",
+        "drain" => "drain: { delay: 3s }",
+        "log" => "log: { level: info }",
+        "decision_log" => "decision_log: {}",
+        _ => return example(section),
+    };
+    Some(format!("write it like this: {example}"))
+}
+
+/// How to write a field.
 pub(super) fn example(field: &str) -> Option<String> {
     let example = match field {
         "api_key" => "api_key: { header: x-api-key }",
@@ -173,6 +198,12 @@ impl<'t> Place<'t> {
         // To the end of the word: the mistake is a name or a value.
         let end = line[start..].find([' ', ':', ',', '}', ']']).map_or(line.len(), |length| start + length);
         Some(Place { section: section_of(text, number), number, line, start, end })
+    }
+
+    /// How to write what is at fault.
+    fn example(&self) -> Option<String> {
+        let field = self.field()?;
+        if self.section == Some(field) { section_example(field) } else { example(field) }
     }
 
     /// The field on its line whose value is at fault, if it looks like a field.

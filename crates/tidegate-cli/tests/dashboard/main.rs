@@ -2,12 +2,12 @@
 //!
 //! The stories are in `browser.cjs`. What the pages look like is kept in `target/screenshots`.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool, poll};
+use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool};
 
 /// A configuration whose decision log keeps everything, and the values of the attributes in `clear`. A browser that starts
 /// takes both cores of a small machine for longer than the default deadline: no story is about that.
@@ -60,7 +60,7 @@ fn tell(story: &str, clear: &str, followers: usize) {
         .env("HTTP", http.to_string())
         .env("ADMIN", admin.to_string())
         .env("FLEET", fleet.join(","))
-        .env("LINK", log_in_link(&server))
+        .env("LINK", log_in_link(admin, data.path()))
         .env("SERVER_PID", server.process().pid().to_string())
         .env("BINARY", env!("CARGO_BIN_EXE_tidegate"))
         .env("ARGS", restart_args(&config, &redis.url(), data.path(), [http, admin]))
@@ -83,7 +83,7 @@ fn tell(story: &str, clear: &str, followers: usize) {
 }
 
 /// How to start the same server at the same addresses again, one argument a line.
-fn restart_args(config: &Path, store: &str, data: &Path, [http, admin]: [std::net::SocketAddr; 2]) -> String {
+fn restart_args(config: &Path, store: &str, data: &Path, [http, admin]: [SocketAddr; 2]) -> String {
     [
         "serve".to_owned(),
         format!("--config={}", config.display()),
@@ -97,15 +97,14 @@ fn restart_args(config: &Path, store: &str, data: &Path, [http, admin]: [std::ne
     .join("\n")
 }
 
-/// The link that a first start prints, after the addresses.
+/// A link as `tidegate login` makes it beside the server's database.
 #[track_caller]
-fn log_in_link(server: &TidegateServer) -> String {
-    let link = poll(Duration::from_secs(30), || {
-        let said = server.stdout();
-        let (whole, _) = said.rsplit_once('\n')?;
-        whole.split_whitespace().find(|word| word.contains("/#/login?code=")).map(str::to_owned)
-    });
-    link.unwrap_or_else(|| panic!("no log-in link:\n{}{}", server.stdout(), server.stderr()))
+fn log_in_link(admin: SocketAddr, data: &Path) -> String {
+    let mut login = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    login.args(["login", "--admin", &format!("http://{admin}")]).env("TIDEGATE_DATA", data);
+    let made = login.output().expect("it runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).expect("a link").trim().to_owned()
 }
 
 fn script() -> PathBuf {

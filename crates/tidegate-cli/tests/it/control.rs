@@ -5,73 +5,12 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate_testkit::{Postgres, Redis, TidegateServer, eventually, http};
+use tidegate_testkit::{Postgres, Redis, eventually, http};
 
 use crate::control_world::{Node, PATIENCE, RULES, rules_of, waited};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
 const FREE_PORTS: [&str; 8] =
     ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--admin", "127.0.0.1:0"];
-
-fn link_in(server: &TidegateServer) -> Option<String> {
-    let stdout = server.stdout();
-    stdout.lines().find(|line| line.contains("/#/login?code=")).map(|line| line.trim().to_owned())
-}
-
-#[test]
-fn the_first_start_prints_one_link_that_logs_in_once() {
-    let mut server = TidegateServer::start(BINARY, &FREE_PORTS);
-    let admin = server.addr("admin");
-    eventually("a link is printed", PATIENCE, || link_in(&server).is_some());
-    let link = link_in(&server).unwrap();
-    let code = link.strip_prefix(&format!("http://{admin}/#/login?code=")).unwrap().to_owned();
-    assert_eq!(http::get(admin, "/admin/v1/rules").status, 401, "nothing works without a token");
-    assert_eq!(http::get(admin, "/").status, 200, "the page itself holds no secret");
-
-    let log_in = || http::post_json(admin, "/admin/v1/session", &json!({ "token": code }).to_string());
-    let first = log_in();
-    assert_eq!((first.status, &first.json()["role"]), (200, &json!("admin")), "{}", first.text());
-    let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
-    let rules = http::request(admin, "GET", "/admin/v1/rules", &[("cookie", &cookie)], b"").unwrap();
-    assert_eq!((rules.status, &rules.json()["source"]), (200, &json!("database")));
-    assert_eq!(log_in().status, 401, "it works once");
-
-    server.restart();
-    let admin = server.addr("admin");
-    eventually("the dashboard is named", PATIENCE, || server.stdout().contains(&format!("http://{admin}/")));
-    assert_eq!(link_in(&server), None, "somebody has logged in");
-    assert!(server.stdout().contains("the starter rules apply"));
-    // A browser keeps the cookie of each port apart.
-    let (_, session) = cookie.split_once('=').unwrap();
-    let cookie = format!("tidegate_session_{}={session}", admin.port());
-    let rules = http::request(admin, "GET", "/admin/v1/rules", &[("cookie", &cookie)], b"").unwrap();
-    assert_eq!(rules.json()["version"], 1, "the database is the same, and the session goes on");
-    let (csrf, out) = (first.json()["csrf"].clone(), "/admin/v1/session");
-    let given = [("cookie", &*cookie), ("x-csrf-token", csrf.as_str().unwrap())];
-    assert_eq!(http::request(admin, "DELETE", out, &given, b"").unwrap().status, 204);
-
-    server.restart();
-    let admin = server.addr("admin");
-    eventually("the dashboard is named", PATIENCE, || server.stdout().contains(&format!("http://{admin}/")));
-    assert_eq!(link_in(&server), None, "nor is one printed when nobody is logged in any more");
-}
-
-#[test]
-fn a_start_replaces_the_link_of_the_last_one() {
-    let mut server = TidegateServer::start(BINARY, &FREE_PORTS);
-    eventually("a link is printed", PATIENCE, || link_in(&server).is_some());
-    let first = link_in(&server).unwrap();
-    server.restart();
-    let is_another = |link: Option<String>| link.is_some_and(|link| link != first);
-    eventually("another link is printed", PATIENCE, || is_another(link_in(&server)));
-    let admin = server.addr("admin");
-    let log_in = |link: &str| {
-        let code = link.split_once("code=").unwrap().1;
-        http::post_json(admin, "/admin/v1/session", &json!({ "token": code }).to_string())
-    };
-    assert_eq!(log_in(&first).status, 401);
-    assert_eq!(log_in(&link_in(&server).unwrap()).status, 200);
-}
 
 #[test]
 fn a_node_that_runs_rules_of_its_own_does_not_say_that_the_starter_rules_apply() {

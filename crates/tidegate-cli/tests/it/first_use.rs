@@ -186,13 +186,14 @@ fn an_api_key_is_never_in_clear_in_redis_whichever_way_it_comes() {
 
 #[test]
 fn a_log_in_link_is_not_written_to_a_log() {
-    for (format, is_shown) in [("text", true), ("json", false)] {
+    for format in ["text", "json"] {
         let mut server =
             TidegateServer::start_with_env(BINARY, &FREE_PORTS, &[("TIDEGATE_LOG__FORMAT", format)]);
         server.addr("admin");
-        eventually("it says how to log in", PATIENCE, || server.stdout().contains("Dashboard"));
-        assert_eq!(server.stdout().contains("/#/login?code="), is_shown, "{format}");
-        assert_eq!(server.stdout().contains("Log-in link: tidegate login"), !is_shown, "{format}");
+        eventually("it says how to log in", PATIENCE, || {
+            server.stdout().contains("Log-in link: tidegate login")
+        });
+        assert!(!server.stdout().contains("/#/login?code="), "{format}");
     }
 }
 

@@ -26,6 +26,7 @@ mod deployments;
 mod envoy;
 mod exemplars;
 mod explain;
+mod first_log_in;
 mod first_use;
 mod fleet_decisions;
 mod fleet_refusals;

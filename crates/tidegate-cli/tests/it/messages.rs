@@ -61,6 +61,14 @@ const ROWS: &[(Typed, &str)] = &[
         "trusted_proxies: [10.0.0.0/8",
     ),
     (
+        File("store: redis://10.0.0.7", &["validate", "--config", "file.yaml"]),
+        "store: { url: redis://127.0.0.1:6379 }",
+    ),
+    (File("rules: rules.yaml", &["validate", "--config", "file.yaml"]), "rules: { paths: [rules.yaml] }"),
+    (File("log: debug", &["validate", "--config", "file.yaml"]), "log: { level: info }"),
+    (File("admin: off", &["validate", "--config", "file.yaml"]), "listen: { admin: off }"),
+    (File("log: { level: debug }", &["validate", "file.yaml"]), "give it to `--config`"),
+    (
         File("telemetry: { statsd: 127.0.0.1:8125 }", &["validate", "--config", "file.yaml"]),
         "statsd: { address",
     ),

@@ -11,9 +11,10 @@ mod terminal;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidegate_testkit::Redis;
+use serde_json::json;
+use tidegate_testkit::{Redis, TidegateServer, eventually, http};
 
-use crate::redis_world::{Node, PATIENT, check};
+use crate::redis_world::{Node, PATIENCE, PATIENT, check};
 use crate::reference::console::{blocks, check_console};
 use crate::run_in;
 
@@ -123,6 +124,56 @@ fn the_guides_say_how_a_configuration_is_given_to_the_server() {
             path.display()
         );
     }
+}
+
+/// The words of the `tidegate serve` commands of a page, their lines joined and without variables.
+fn servers(text: &str) -> Vec<Vec<String>> {
+    let joined = blocks(text, "sh").join("").replace("\\\n", " ");
+    let lines = joined.lines().filter(|line| line.contains("--store redis://"));
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    lines.map(|line| words(line.split_once("tidegate serve").expect("a server").1)).collect()
+}
+
+#[test]
+fn two_nodes_started_as_the_first_page_says_count_together() {
+    let page = fs::read_to_string(root().join("docs/start/ten-minutes.md")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let rules = dir.path().join("rules.yaml");
+    fs::write(&rules, &blocks(&page, "yaml")[0]).unwrap();
+    let redis = Redis::start();
+    let commands = servers(&page);
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    let mut nodes: Vec<TidegateServer> = commands
+        .iter()
+        .map(|words| {
+            let mut words: Vec<String> = words
+                .iter()
+                .map(|word| match word.as_str() {
+                    "rules.yaml" => rules.display().to_string(),
+                    "redis://127.0.0.1:6379" => redis.url(),
+                    address if address.starts_with("127.0.0.1:") => "127.0.0.1:0".to_owned(),
+                    other => other.to_owned(),
+                })
+                .collect();
+            if !words.contains(&"--http".to_owned()) {
+                words.extend(["http", "grpc", "resp", "admin"].map(|name| format!("--{name}=127.0.0.1:0")));
+            }
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            TidegateServer::start_with_env(
+                env!("CARGO_BIN_EXE_tidegate"),
+                &words,
+                &[("TIDEGATE_STORE__TIMEOUT", "5s")],
+            )
+        })
+        .collect();
+    let mut ask = |node: usize, cost: u64| {
+        let body = json!({ "domain": "api", "attributes": { "user": "42" }, "cost": cost }).to_string();
+        http::post_json(nodes[node].addr("http"), "/v1/check", &body).json()
+    };
+    assert_eq!(ask(0, 50)["allowed"], true);
+    eventually("the bucket is full again", PATIENCE, || ask(1, 50)["allowed"] == true);
+    let refused = ask(0, 1);
+    assert_eq!((&refused["allowed"], &refused["limit"]), (&json!(false), &json!(100)), "{refused}");
 }
 
 #[test]

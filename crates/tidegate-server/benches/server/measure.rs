@@ -12,6 +12,9 @@ pub(crate) struct Options {
     /// The tidegate binary, which also offers the load.
     #[arg(long, env = "TIDEGATE")]
     ours: Option<PathBuf>,
+    /// The binary of another profile, measured beside it.
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// Measurements of each server.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -88,8 +91,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         }
         let mut reference = pinned(options.server_core, &std::env::current_exe()?);
         reference.arg(transport.reference());
-        let tidegate = |store: &str| {
-            let mut tidegate = pinned(options.server_core, ours);
+        let tidegate = |binary: &Path, store: &str| {
+            let mut tidegate = pinned(options.server_core, binary);
             // A busy machine must not make it decide without its store: that would be cheaper.
             tidegate.env("TIDEGATE_STORE__TIMEOUT", "5s");
             tidegate.args(["serve", "--log-level", "warn", "--store", store, "--rules"]).arg(&rules);
@@ -107,11 +110,14 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         };
         let mut contestants = vec![
             Contestant::start(transport.reference(), reference, transport)?,
-            Contestant::start("tidegate", tidegate("memory:"), transport)?,
+            Contestant::start("tidegate", tidegate(ours, "memory:"), transport)?,
         ];
+        if let Some(other) = &options.beside {
+            contestants.push(Contestant::start("other build", tidegate(other, "memory:"), transport)?);
+        }
         let redis = options.redis.then(|| redis_on(options.client_core)).transpose()?;
         if let Some(redis) = &redis {
-            contestants.push(Contestant::start("on Redis", tidegate(&redis.url()), transport)?);
+            contestants.push(Contestant::start("on Redis", tidegate(ours, &redis.url()), transport)?);
         }
         for round in 0..=options.rounds {
             for contestant in &mut contestants {

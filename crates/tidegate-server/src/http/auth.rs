@@ -52,7 +52,7 @@ impl Asked {
             Problem::new(Kind::InvalidField, text.to_owned()).at("query").hint(HINT)
         })?;
         let Some(domain) = query.domain else {
-            return Err(Problem::new(Kind::InvalidField, "it is missing").at("domain").hint(HINT));
+            return Err(Problem::new(Kind::InvalidField, "domain: it is missing").at("domain").hint(HINT));
         };
         let deny_status = query.deny_status.map(|text| whole_number(&text, "deny_status"));
         Ok(Asked {
@@ -65,7 +65,8 @@ impl Asked {
 
 fn whole_number(text: &str, parameter: &'static str) -> Result<u64, Problem> {
     text.parse().map_err(|_| {
-        Problem::new(Kind::InvalidField, format!("`{text}` is not a whole number of at most 20 digits"))
+        let detail = format!("{parameter}: `{text}` is not a whole number of at most 20 digits");
+        Problem::new(Kind::InvalidField, detail)
             .at(parameter)
             .hint("write it in digits, such as deny_status=403 or cost=2")
     })

@@ -173,6 +173,8 @@ impl HttpCaller {
             | "/v1/utilization" | "/json" => Ok(wrong_method(&request, "POST")),
             "/v1/auth" | "/v1/usage" => Ok(wrong_method(&request, "GET, HEAD, POST")),
             "/healthz" | "/readyz" | "/openapi.json" => Ok(wrong_method(&request, "GET, HEAD")),
+            "/metrics" => Err(Problem::new(Kind::NotFound, "there is no /metrics")
+                .hint("metrics are on the admin listener, by default 127.0.0.1:8082")),
             path => Err(Problem::new(Kind::NotFound, format!("there is no {}", shown(path)))
                 .hint("POST /v1/check decides a request; GET /openapi.json lists everything")),
         }

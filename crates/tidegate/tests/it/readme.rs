@@ -43,7 +43,8 @@ async fn readme_first_snippet_refuses_the_third() -> Result<(), Error> {
     for _ in 0..3 {
         #[expect(unused_qualifications, reason = "as the README writes it")]
         let decision = tidegate::Ask::new("api").with("user", "alice").check(&limiter).await?;
-        allowed.push(decision.allowed);
+        let may_pass = decision.allowed; // if not, `decision.retry_after` says when to come back
+        allowed.push(may_pass);
     }
     assert_eq!(allowed, [true, true, false]);
     Ok(())

@@ -22,7 +22,7 @@ use super::busy::BusyRatio;
 use super::store_fleet::StoreFleet;
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, STARTER};
-use crate::settings::{DatabaseChoice, LogFormat, Settings, StoreUrl};
+use crate::settings::{DatabaseChoice, Settings, StoreUrl};
 
 /// How long a log-in link works.
 const LINK_LASTS: Duration = Duration::from_secs(600);
@@ -168,7 +168,8 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
     })
 }
 
-/// Prints one log-in link, if nobody has logged in yet and the listener is on loopback; to a log, only how to make one.
+/// Prints one log-in link, if nobody has logged in yet and the listener is on loopback. What is no terminal may be a log that
+/// others read: there, only how to make one.
 pub(super) async fn announce_link(
     database: &RuleStore,
     settings: &Settings,
@@ -179,7 +180,7 @@ pub(super) async fn announce_link(
     let server = format!("{scheme}://{admin}");
     let now = SystemClock::new().now();
     let unclaimed = settings.admin_tokens.is_empty() && database.is_unclaimed().await.unwrap_or(false);
-    let told = match unclaimed && admin.ip().is_loopback() && !goes_to_a_log(settings) {
+    let told = match unclaimed && admin.ip().is_loopback() && io::stdout().is_terminal() {
         true => log_in_link(database, &server, now).await.map(|link| {
             format!("\nDashboard, for the first log-in (works once, for 10 minutes):\n\n  {link}\n\n")
         }),
@@ -189,19 +190,6 @@ pub(super) async fn announce_link(
     if let Ok(told) = told {
         let _ = out.write_all(told.as_bytes()).and_then(|()| out.flush());
     }
-}
-
-/// Whether stdout is collected as a log, which others may read: of a container, the journal, or beside JSON lines.
-fn goes_to_a_log(settings: &Settings) -> bool {
-    let is_first_of_a_container = std::process::id() == 1;
-    let is_log = is_first_of_a_container || is_the_journal() || settings.log_format == LogFormat::Json;
-    is_log && !io::stdout().is_terminal()
-}
-
-/// Whether systemd connected stdout to its journal: it names the device and the inode.
-fn is_the_journal() -> bool {
-    let own = rustix::fs::fstat(io::stdout()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
-    own.is_ok_and(|own| std::env::var("JOURNAL_STREAM").is_ok_and(|journal| journal == own))
 }
 
 /// Makes a log-in link to `server`, such as `http://127.0.0.1:8082`, in place of the last one. The code is in the fragment

@@ -68,6 +68,8 @@ fn what_is_not_there_says_what_is() {
         assert!(answer.json()["hint"].as_str().unwrap().contains("/openapi.json"));
         assert!(answer.body.len() < 1_000, "{} bytes", answer.body.len());
     }
+    let metrics = http::get(world.http(), "/metrics").json();
+    assert!(metrics["hint"].as_str().unwrap().contains("admin listener"), "{metrics}");
     // A query changes nothing about where one is.
     assert_eq!(http::get(world.http(), "/healthz?from=probe").status, 200);
 }
