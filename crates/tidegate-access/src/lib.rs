@@ -21,5 +21,5 @@ pub use half_close::{Answer, Answering, HalfClosed, LAST_WORDS};
 pub use register::{Occupant, Register, Room};
 pub use source::{TokenSource, TokenSourceError};
 pub use stream::Stream;
-pub use tls::{Offers, ServerTls, TlsError, TlsFiles, authorities, crypto};
+pub use tls::{Offers, ServerTls, TlsError, TlsFiles, authorities, crypto, own_certificate};
 pub use tokens::{SecretDigest, TokenError, Tokens, bearer};

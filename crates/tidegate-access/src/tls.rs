@@ -157,10 +157,7 @@ impl ServerTls {
 }
 
 fn read(files: &TlsFiles, offers: Offers) -> Result<Arc<ServerConfig>, TlsError> {
-    let chain = certificates("a certificate", &files.certificate)?;
-    let what = "a private key";
-    let secret = PrivateKeyDer::from_pem_slice(&bytes(what, &files.key)?)
-        .map_err(|source| TlsError::NoPem { what, path: files.key.clone(), source })?;
+    let (chain, secret) = own_certificate(&files.certificate, &files.key)?;
     let builder = ServerConfig::builder_with_provider(crypto())
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Unusable)?;
@@ -175,6 +172,24 @@ fn read(files: &TlsFiles, offers: Offers) -> Result<Arc<ServerConfig>, TlsError>
     let mut config = builder.with_single_cert(chain, secret).map_err(TlsError::Unusable)?;
     config.alpn_protocols = offers.protocols();
     Ok(Arc::new(config))
+}
+
+/// A certificate with its chain and its private key, from PEM files.
+///
+/// # Errors
+/// A file contains none.
+pub fn own_certificate(
+    certificate: &Path,
+    key: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    let chain = certificates("a certificate", certificate)?;
+    let what = "a private key";
+    let secret = PrivateKeyDer::from_pem_slice(&bytes(what, key)?).map_err(|source| TlsError::NoPem {
+        what,
+        path: key.to_owned(),
+        source,
+    })?;
+    Ok((chain, secret))
 }
 
 fn end_of(files: &TlsFiles) -> u64 {

@@ -14,8 +14,8 @@ use tidegate_limiter::{
     RuleResult, ShedStats, Source, StoreCall, Transport,
 };
 use tidegate_metrics::{
-    BusyRatio, CertificateEnd, Families, Family, KeyKinds, ListenerConnections, LostExports, Metrics,
-    RefusedLogins, Registry, StoreUsage, UpstreamCounts, WithheldLines,
+    BusyRatio, CertificateEnd, Families, Family, FollowedFlags, KeyKinds, ListenerConnections, LostExports,
+    Metrics, RefusedLogins, Registry, StoreUsage, UpstreamCounts, WithheldLines, XdsCounts,
 };
 use tidegate_rules::{RuleSet, Source as File, Variant};
 use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore, SystemClock};
@@ -150,6 +150,8 @@ fn everything() -> Families {
             Vec::from(["http", "grpc", "resp", "admin", "proxy"].map(end))
         })
         .with(WithheldLines::default)
+        .with(|| FollowedFlags { known: vec![("FLAG".to_owned(), true)], answers: true })
+        .with(XdsCounts::default)
         .with(AlertStats::default)
         .with(|| LostExports(["statsd", "otlp_metrics", "otlp_traces"].map(|to| (to, 0)).into()))
         .read()

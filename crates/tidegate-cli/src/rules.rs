@@ -19,6 +19,8 @@ pub(crate) struct RuleFiles {
     pub(crate) native: Vec<PathBuf>,
     /// A configuration directory of envoyproxy/ratelimit.
     pub(crate) envoy: Option<PathBuf>,
+    /// Whether a management server sends the limits, so that there are no files.
+    pub(crate) xds: bool,
 }
 
 /// A compiled set, and its files.
@@ -38,7 +40,7 @@ pub(crate) enum RulesError {
 impl RuleFiles {
     /// Whether these are the starter rules.
     pub(crate) fn is_starter(&self) -> bool {
-        self.native.is_empty() && self.envoy.is_none()
+        self.native.is_empty() && self.envoy.is_none() && !self.xds
     }
 
     /// All paths given.

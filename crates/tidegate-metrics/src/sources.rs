@@ -99,6 +99,46 @@ impl Describe for Vec<CertificateEnd> {
     }
 }
 
+/// The management server that sends the limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdsCounts {
+    /// Whether the stream is open.
+    pub connected: bool,
+    /// Its answers that were taken into use.
+    pub accepted: u64,
+    /// Its answers that were refused, with the reasons.
+    pub refused: u64,
+}
+
+impl Describe for XdsCounts {
+    fn describe(&self, families: &mut Families) {
+        let help = "1 while the stream to the xDS server is open, else 0: the limits that it sent last are in force.";
+        families.gauge("xds_up", help, u64::from(self.connected));
+        let help = "Sets of limits from the xDS server: taken into use, or refused for a mistake.";
+        let results = [("accepted", self.accepted), ("refused", self.refused)];
+        families.counters_by("result", ("xds_updates", help), results);
+    }
+}
+
+/// The feature flags that rules follow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FollowedFlags {
+    /// Those that the source knows, by name, and whether they are on.
+    pub known: Vec<(String, bool)>,
+    /// Whether the source answered when it was last asked.
+    pub answers: bool,
+}
+
+impl Describe for FollowedFlags {
+    fn describe(&self, families: &mut Families) {
+        let help = "1 while the source of feature flags answers, else 0: rules follow what it last said.";
+        families.gauge("flag_source_up", help, u64::from(self.answers));
+        let help = "1 while the feature flag is on, else 0. A flag that the source does not know is absent.";
+        let states = self.known.iter().map(|(name, is_on)| (Text::from(name.clone()), u64::from(*is_on)));
+        families.gauges_by("flag", ("flag_on", help), states);
+    }
+}
+
 /// What exports lost, by destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostExports(pub Vec<(&'static str, u64)>);

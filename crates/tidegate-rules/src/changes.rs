@@ -94,6 +94,7 @@ impl Described {
         let fields = vec![
             ("mode", format!("{:?}", rule.mode())),
             ("enabled", rule.is_enabled().to_string()),
+            ("when", rule.flag().map_or("always".to_owned(), |flag| format!("{flag:?}"))),
             ("key", rule.key().join(", ")),
             ("on_store_failure", format!("{:?}", rule.on_store_failure())),
             ("coordination", format!("{:?}", rule.coordination())),

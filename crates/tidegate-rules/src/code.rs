@@ -184,6 +184,11 @@ impl Rule {
         self.with("experiment", Text::map([("split", split), ("limits", limits.into().0)]))
     }
 
+    /// Counts only while this feature flag is on; `default` says what holds while nobody says whether it is.
+    pub fn when_flag(self, flag: impl Into<String>, default: bool) -> Self {
+        self.with("when", Text::map([("flag", Text::from(flag.into())), ("default", Text::from(default))]))
+    }
+
     /// Enforces the rule for a share of the keys, in per cent.
     pub fn rollout(self, percent: u8) -> Self {
         self.with("rollout", Text::Bare(format!("{percent}%")))

@@ -74,7 +74,7 @@ fn of_rule(rule: &Rule, called: &Called<'_>) -> String {
         .collect();
     replaces.sort_unstable();
     format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {} {:?} {:?} {:?} {} {replaces:?}",
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {} {:?} {:?} {:?} {} {replaces:?} {:?}",
         rule.domain(),
         rule.name(),
         rule.mode,
@@ -89,6 +89,7 @@ fn of_rule(rule: &Rule, called: &Called<'_>) -> String {
         rule.autopilot,
         rule.over,
         rule.visible,
+        rule.flag(),
     )
 }
 
@@ -206,6 +207,9 @@ mod tests {
             base.replace("name: a", "name: b"),
             format!("{base}, shadow: true"),
             format!("{base}, enabled: false"),
+            format!("{base}, when: {{ flag: f }}"),
+            format!("{base}, when: {{ flag: g }}"),
+            format!("{base}, when: {{ flag: g, default: true }}"),
             format!("{base}, on_store_failure: closed"),
             format!("{base}, on_missing_key: refuse"),
             format!("{base}, coordination: local"),

@@ -113,6 +113,7 @@ impl Compiler<'_, '_> {
             replacing: Replacing { called, replaces },
             about: About::default(),
             enabled: true,
+            when: None,
             rollout: None,
             penalty: None,
             overdraft: Hits::ZERO,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tidegate_core::{Hits, Micros, Over, Timestamp};
 
 use crate::algorithms::properties;
+use crate::flags::FlagStates;
 use crate::glob::Pattern;
 use crate::matching::envoy::{EnvoyDomain, Step};
 use crate::matching::native::{NativeDomain, Selector, may_replace};
@@ -203,16 +204,16 @@ impl fmt::Display for LimitExplanation {
 /// The outcomes of the rules of a native domain.
 pub(crate) fn native(
     domain: &NativeDomain,
-    rules: &[Rule],
+    (rules, flags): (&[Rule], &FlagStates),
     descriptor: &Descriptor<'_>,
     now: Timestamp,
 ) -> Vec<RuleExplanation> {
     let present = Present::read(descriptor, &domain.attributes);
     let mut found = Matches::new();
-    domain.before_replacing(rules, 0, descriptor, now, &mut found);
+    domain.before_replacing((rules, flags), 0, descriptor, now, &mut found);
     let outcome = |selector: &Selector| {
         let Some(one) = found.iter().find(|one| one.rule.index == selector.rule) else {
-            return not_found(domain, selector, &rules[selector.rule], &present);
+            return not_found(domain, selector, (&rules[selector.rule], flags), &present);
         };
         if let Some(by) = replaced_by(one, &found, may_replace) {
             return RuleOutcome::Replaced { by: by.rule.name.clone() };
@@ -228,7 +229,7 @@ pub(crate) fn native(
                 let attribute = missing.map_or("", |attribute| domain.attributes.name(*attribute)).to_owned();
                 RuleOutcome::KeyMissing { attribute, then }
             }
-            _ => counts(one, from, key, notes(one, &present, now)),
+            _ => counts(one, from, key, notes(one, &present, now, flags)),
         }
     };
     let name = |selector: &Selector| rules[selector.rule].name.clone();
@@ -266,22 +267,28 @@ pub(crate) fn envoy(
 }
 
 /// Why a rule was not found by the matcher.
-fn not_found(domain: &NativeDomain, selector: &Selector, rule: &Rule, present: &Present<'_>) -> RuleOutcome {
+fn not_found(
+    domain: &NativeDomain,
+    selector: &Selector,
+    (rule, flags): (&Rule, &FlagStates),
+    present: &Present<'_>,
+) -> RuleOutcome {
     if let Some(because) = unmet(domain, selector, present) {
         return RuleOutcome::NotMatched { because };
     }
-    let because = match rule.rollout() {
+    let because = match (rule.rollout(), rule.flag()) {
         _ if !rule.is_enabled() => "it says `enabled: false`".to_owned(),
-        Some(share) => format!("this key is not among the {share} that it is rolled out to"),
-        None => String::new(),
+        (_, Some(flag)) if flags.keep_off(rule) => flags.says(flag),
+        (Some(share), _) => format!("this key is not among the {share} that it is rolled out to"),
+        (None, _) => String::new(),
     };
     RuleOutcome::Off { because }
 }
 
 /// Notes about a rule that counts.
-fn notes(one: &Match<'_>, present: &Present<'_>, now: Timestamp) -> Vec<String> {
+fn notes(one: &Match<'_>, present: &Present<'_>, now: Timestamp, flags: &FlagStates) -> Vec<String> {
     let choice = &one.rule.limits;
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = one.rule.flag().map(|flag| flags.says(flag)).into_iter().collect();
     if let Some(tier) = choice.unknown_tier(present) {
         notes.push(format!("the tier `{}` is unknown, so the default applies", shown(tier)));
     }

@@ -24,6 +24,7 @@ pub(crate) use options::{DEFAULT_FIELDS, ON_MISSING_KEY, ON_STORE_FAILURE, PRIOR
 
 #[cfg(test)]
 pub(crate) use {
+    crate::flags::WHEN_FIELDS,
     autopilot::AUTOPILOT_FIELDS,
     condition::CONDITION_FIELDS,
     options::COORDINATION,
@@ -95,7 +96,7 @@ pub(crate) fn finish(compiling: &mut Compiling, report: &mut Report<'_>) {
 }
 
 /// Fields of a server's configuration that a rule file does not have.
-const CONFIG_FIELDS: [&str; 17] = [
+const CONFIG_FIELDS: [&str; 18] = [
     "listen",
     "store",
     "headers",
@@ -113,6 +114,7 @@ const CONFIG_FIELDS: [&str; 17] = [
     "data",
     "resp",
     "access",
+    "flags",
 ];
 
 /// What a document is if not a rule file, and where it belongs.

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tidegate_core::{Hits, Limit, Micros, Over, Scope};
 
 use crate::choice::{LimitChoice, LimitSet};
+use crate::flags::FollowedFlag;
 use crate::policy::{Policy, PolicyNames};
 use crate::split::{Share, Split};
 
@@ -27,6 +28,7 @@ pub struct Rule {
     pub(crate) about: About,
     /// A rule that is off is validated like all others, and matches nothing.
     pub(crate) enabled: bool,
+    pub(crate) when: Option<Box<FollowedFlag>>,
     pub(crate) rollout: Option<Split>,
     pub(crate) penalty: Option<Box<RuleLimit>>,
     pub(crate) overdraft: Hits,
@@ -130,6 +132,12 @@ impl Rule {
         self.enabled
     }
 
+    /// The feature flag that it follows: it counts only while that is on.
+    #[must_use]
+    pub fn flag(&self) -> Option<&FollowedFlag> {
+        self.when.as_deref()
+    }
+
     /// The share of its keys that it applies to, if not all.
     #[must_use]
     pub fn rollout(&self) -> Option<Share> {
@@ -195,6 +203,7 @@ impl Rule {
             replacing: Replacing::default(),
             about: About::default(),
             enabled: true,
+            when: None,
             rollout: None,
             penalty: None,
             overdraft: Hits::ZERO,

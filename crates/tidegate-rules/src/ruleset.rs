@@ -11,6 +11,7 @@ use crate::calendar::Calendars;
 use crate::diagnostics::{Diagnostics, Report, Span};
 use crate::envoy;
 use crate::explain::{self, Explanation};
+use crate::flags::{FlagStates, Flags};
 use crate::load::Source;
 use crate::matching::envoy::EnvoyDomain;
 use crate::matching::native::NativeDomain;
@@ -67,6 +68,7 @@ pub struct RuleSet {
     pub(crate) overrides: HashMap<Box<str>, Overrides, RandomState>,
     /// Rules that carry the bans of a whole domain; their indexes follow those of the files' rules.
     pub(crate) carriers: Vec<Rule>,
+    flags: FlagStates,
     /// The version under which the rules were published.
     published: Option<u64>,
 }
@@ -158,7 +160,8 @@ impl RuleSet {
         }
         let warnings = report.finish()?;
         let compiled = Compiled { rules: compiling.rules.into(), domains: compiling.domains, warnings };
-        Ok(RuleSet { compiled: Arc::new(compiled), ..RuleSet::default() })
+        let set = RuleSet { compiled: Arc::new(compiled), ..RuleSet::default() };
+        Ok(set.under(Flags::default()))
     }
 
     /// What was accepted but looks wrong.
@@ -205,7 +208,16 @@ impl RuleSet {
 
     /// The same rules without overrides; nothing is compiled or copied.
     pub(crate) fn bare(&self) -> RuleSet {
-        RuleSet { compiled: self.compiled.clone(), ..RuleSet::default() }
+        RuleSet { compiled: self.compiled.clone(), flags: self.flags.clone(), ..RuleSet::default() }
+    }
+
+    /// The same rules under these flags.
+    pub(crate) fn under(self, flags: Flags) -> RuleSet {
+        RuleSet { flags: FlagStates::of(&self.compiled.rules, flags), ..self }
+    }
+
+    pub(crate) fn flag_states(&self) -> &FlagStates {
+        &self.flags
     }
 
     /// The domains that have rules, in no particular order.
@@ -250,7 +262,7 @@ impl RuleSet {
     ) -> Result<(), UnknownDomain> {
         let (first, rules) = (found.len(), &*self.compiled.rules);
         match self.compiled.domains.get(domain) {
-            Some(Domain::Native(native)) => native.matches(rules, descriptors, now, found),
+            Some(Domain::Native(native)) => native.matches((rules, &self.flags), descriptors, now, found),
             Some(Domain::Envoy(envoy)) => envoy.matches(rules, descriptors, now, found),
             None => return Err(UnknownDomain { domain: domain.to_owned() }),
         }
@@ -292,7 +304,9 @@ impl RuleSet {
         now: Timestamp,
     ) -> Result<Explanation, UnknownDomain> {
         let rules = match self.compiled.domains.get(domain) {
-            Some(Domain::Native(native)) => explain::native(native, &self.compiled.rules, descriptor, now),
+            Some(Domain::Native(native)) => {
+                explain::native(native, (&self.compiled.rules, &self.flags), descriptor, now)
+            }
             Some(Domain::Envoy(envoy)) => explain::envoy(envoy, &self.compiled.rules, descriptor, now),
             None => return Err(UnknownDomain { domain: domain.to_owned() }),
         };

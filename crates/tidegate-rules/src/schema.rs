@@ -36,6 +36,7 @@ mod tests {
         assert_eq!(properties(&defs["rule"]), native::RULE_FIELDS.into());
         assert_eq!(properties(&defs["key_override"]), native::KEY_OVERRIDE_FIELDS.into());
         assert_eq!(properties(&defs["experiment"]), native::EXPERIMENT_FIELDS.into());
+        assert_eq!(properties(&defs["when"]), native::WHEN_FIELDS.into());
         assert_eq!(properties(&defs["autopilot"]), native::AUTOPILOT_FIELDS.into());
         assert_eq!(properties(&defs["defaults"]), native::DEFAULT_FIELDS.into());
         assert_eq!(properties(&defs["condition"]["anyOf"][1]), native::CONDITION_FIELDS.into());

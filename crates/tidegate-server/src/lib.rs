@@ -18,5 +18,6 @@ pub mod resp;
 pub mod rls;
 pub mod runtime;
 pub mod service;
+pub mod xds;
 
 pub use tidegate_http::{headers, problem};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
 use tidegate_core::Timestamp;
 use tidegate_http::answer::ClosedStatus;
 use tidegate_http::{Gate, answer};
@@ -28,16 +29,33 @@ pub struct Service {
 }
 
 /// The format of answers, and the limits of connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ServiceSettings {
     /// The header sets of HTTP answers.
     pub headers: HeaderSets,
     /// The header set that Envoy is asked to add to its responses, if any.
     pub rls_headers: Option<HeaderSet>,
+    /// Names of the three headers that envoyproxy/ratelimit has, in addition to those, if any.
+    pub rls_header_names: Option<RlsHeaderNames>,
+    /// Whether answers to Envoy have `dynamic_metadata`.
+    pub rls_metadata: bool,
+    /// Whether HTTP also serves Limitador's API.
+    pub limitador_api: bool,
     /// The status of HTTP answers that refuse for lack of a store.
     pub closed_status: ClosedStatus,
     /// Bounds of every connection.
     pub limits: HttpLimits,
+}
+
+/// Names of the headers that Envoy is asked to add, as envoyproxy/ratelimit lets its users choose them.
+#[derive(Clone, Debug)]
+pub struct RlsHeaderNames {
+    /// Of the limit.
+    pub limit: HeaderName,
+    /// Of what is left.
+    pub remaining: HeaderName,
+    /// Of the seconds until the limit resets.
+    pub reset: HeaderName,
 }
 
 impl Default for ServiceSettings {
@@ -45,6 +63,9 @@ impl Default for ServiceSettings {
         Self {
             headers: HeaderSets::ALL,
             rls_headers: None,
+            rls_header_names: None,
+            rls_metadata: false,
+            limitador_api: false,
             closed_status: ClosedStatus::default(),
             limits: HttpLimits::default(),
         }

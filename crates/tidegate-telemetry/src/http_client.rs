@@ -217,6 +217,24 @@ impl Endpoint {
         timeout(within, asking).await
     }
 
+    /// Posts JSON and returns the whole answer, whatever its status, of at most `most_bytes`.
+    ///
+    /// # Errors
+    /// There is no whole answer in time.
+    pub async fn ask(
+        &self,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Bytes,
+        within: Duration,
+        most_bytes: usize,
+    ) -> Result<Response<Bytes>, ClientError> {
+        let mut request = self.request(Method::POST, body);
+        let own = request.headers_mut();
+        own.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        own.extend(headers.iter().cloned());
+        self.send(request, within, most_bytes).await
+    }
+
     fn request(&self, method: Method, body: Bytes) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;

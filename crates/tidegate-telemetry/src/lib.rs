@@ -7,6 +7,7 @@
 //! No client's key is exported.
 
 pub mod alerts;
+pub mod emf;
 mod http_client;
 pub mod otlp;
 pub mod statsd;

@@ -131,8 +131,9 @@ pub mod inspect {
         SpentTokenError, Usage,
     };
     pub use tidegate_rules::{
-        Colour, Diagnostic, Explanation, LimitExplanation, LoadError, LostCounters, Matches, OverrideEffect,
-        OverrideProblem, RuleChanges, RuleExplanation, RuleOutcome, RuntimeOverride, Severity,
+        Colour, Diagnostic, Explanation, Flags, FollowedFlag, LimitExplanation, LoadError, LostCounters,
+        Matches, OverrideEffect, OverrideProblem, RuleChanges, RuleExplanation, RuleOutcome, RuntimeOverride,
+        Severity,
     };
     pub use tidegate_store::MemoryStats;
 }

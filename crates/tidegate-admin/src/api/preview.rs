@@ -68,14 +68,15 @@ pub(crate) async fn replay(
             ));
         }
     };
-    let (log, now) = (log_of(&control)?.clone(), control.clock.now());
+    let (log, now, flags) = (log_of(&control)?.clone(), control.clock.now(), control.rules.flags());
     let sample = sample(&control, &log, only).await;
     // Compiling, playing and even writing the answer takes long, and this thread has the node's heartbeat.
     let played = move |job: &Job| {
         let documents = proposal.documents(&running)?;
         let rules = compile_while(&|| job.is_wanted(), &documents, now);
-        let rules = rules.map_err(|found| Problem::invalid_rules(&found))?;
+        let rules = rules.map_err(|found| Problem::invalid_rules(&found))?.with_flags(&flags);
         let against = running.compile_while(&|| job.is_wanted(), now).ok();
+        let against = against.map(|rules| rules.with_flags(&flags));
         Ok(played(rules, against, &sample, log.names(), job))
     };
     jobs::REPLAYS.run(&caller.actor.name, played).await?

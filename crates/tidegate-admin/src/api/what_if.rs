@@ -74,13 +74,13 @@ pub(crate) async fn replay(
         None => Some(preview::sample(&control, log_of(&control)?, None).await),
     };
     let (running, now) = (control.rules.now().base.clone(), control.clock.now());
-    let (names, role) = (control.decisions.clone(), caller.actor.role);
+    let (names, role, flags) = (control.decisions.clone(), caller.actor.role, control.rules.flags());
     let played = move |job: &Job| {
         let in_force = || {
             running.compile_while(&|| job.is_wanted(), now).map_err(|found| Problem::invalid_rules(&found))
         };
-        let rules = compiled(asked.documents.as_ref(), "documents", &in_force, job)?;
-        let against = compiled(asked.against.as_ref(), "against", &in_force, job)?;
+        let rules = compiled(asked.documents.as_ref(), "documents", &in_force, job)?.with_flags(&flags);
+        let against = compiled(asked.against.as_ref(), "against", &in_force, job)?.with_flags(&flags);
         let (mut report, hidden) = match (&asked.log, &sample) {
             (Some(log), _) => log_played(&asked, log, rules, against, (MOST_PLAYED, job))?,
             (None, sample) => {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tidegate_limiter::Limiter;
 use tidegate_metrics::Metrics;
 use tidegate_rules::{
-    Diagnostics, Format, OverrideEffect, RuleChanges, RuleSet, RuntimeOverride, Source, Timestamp,
+    Diagnostics, Flags, Format, OverrideEffect, RuleChanges, RuleSet, RuntimeOverride, Source, Timestamp,
 };
 use tidegate_rulestore::{Action, DocumentSet, Head, KeyOverride, Marks};
 use tidegate_store::Clock;
@@ -138,6 +138,8 @@ pub struct RunningRules {
     clock: Arc<dyn Clock>,
     source: RuleSource,
     running: Mutex<Running>,
+    /// What the source of feature flags last answered.
+    flags: Mutex<Flags>,
     /// Held while rules are compiled and swapped in, so that the second of two changes builds on the first.
     compiling: Mutex<()>,
 }
@@ -155,6 +157,7 @@ impl RunningRules {
             clock,
             source,
             running: Mutex::default(),
+            flags: Mutex::default(),
             compiling: Mutex::default(),
         }
     }
@@ -212,6 +215,28 @@ impl RunningRules {
         let _one_at_a_time = self.compiling.lock();
         let running = self.running.lock().clone();
         self.take(Running { base: Arc::new(Base::Files(files)), ..running }).map(Option::unwrap_or_default)
+    }
+
+    /// What the source of feature flags last answered.
+    #[must_use]
+    pub fn flags(&self) -> Flags {
+        self.flags.lock().clone()
+    }
+
+    /// Lets the rules follow these flags from now on, and returns whether that changes any rule.
+    ///
+    /// # Errors
+    /// None in practice: the rules run already.
+    pub fn take_flags(&self, flags: Flags) -> Result<bool, CompileFailure> {
+        let _one_at_a_time = self.compiling.lock();
+        let before = self.limiter.snapshot();
+        let is_same = *before.rules().flags() == flags.only(&before.rules().followed_flags());
+        *self.flags.lock() = flags;
+        if !is_same {
+            let running = self.running.lock().clone();
+            self.take(running)?;
+        }
+        Ok(!is_same)
     }
 
     /// Takes the published set into use; if rules come from files, only its overrides. May take long, like
@@ -277,7 +302,8 @@ impl RunningRules {
         let rules = compiled.as_ref().unwrap_or_else(|| before.rules());
         wanted.warnings = rules.warnings().cloned();
         let overrides: Vec<RuntimeOverride> = wanted.overrides.iter().map(runtime).collect();
-        let (mut rules, problems) = rules.with_overrides(&overrides);
+        let (rules, problems) = rules.with_overrides(&overrides);
+        let mut rules = rules.with_flags(&self.flags());
         if self.source == RuleSource::Database {
             // A ban takes the same rules into use once more; decisions keep naming the published version, which people know.
             rules = rules.published_as(wanted.revision.version);

@@ -158,12 +158,13 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate import envoy config/ratelimit/ > rules.yaml\n  \
     tidegate import limitador limits.yaml > rules.yaml\n  \
+    tidegate import envoy-env ratelimit.env > tidegate.yaml        a configuration, for `serve --config`\n  \
     tidegate import limitador limits.yaml --lossy > rules.yaml    exit with 0 even if a limit was left out")]
 pub(crate) struct ImportArgs {
     /// Whose configuration it is
     #[arg(value_name = "FROM")]
     pub(crate) format: ImportFormat,
-    /// The file, or for envoy its configuration directory
+    /// The file, or for envoy its configuration directory; for envoy-env a file with NAME=VALUE on each line, as `env` prints
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
     /// Accept that limits without an equivalent are left out
@@ -175,8 +176,10 @@ pub(crate) struct ImportArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImportFormat {
-    /// envoyproxy/ratelimit
+    /// The limits of envoyproxy/ratelimit
     Envoy,
+    /// The environment variables of envoyproxy/ratelimit, which become a configuration
+    EnvoyEnv,
     /// Limitador
     Limitador,
 }

@@ -7,16 +7,23 @@ use tidegate_rules::{Descriptor, RuleSet};
 use tidegate_store::{Clock as _, SystemClock};
 
 use crate::args::{ExplainArgs, Output};
+use crate::commands::serve::flags::read_file;
 use crate::failure::Failure;
 use crate::rules::RuleFiles;
 use crate::settings::{Settings, suggest};
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
-    let files = match &args.config {
-        Some(config) => Settings::of_file(config)?.rules,
-        None => RuleFiles { native: args.rules.clone(), envoy: args.envoy_config.clone() },
+    let (files, flags) = match &args.config {
+        Some(config) => {
+            let settings = Settings::of_file(config)?;
+            (settings.rules, settings.flags.file)
+        }
+        None => {
+            (RuleFiles { native: args.rules.clone(), envoy: args.envoy_config.clone(), xds: false }, None)
+        }
     };
-    let rules = files.load()?.rules;
+    let flags = flags.as_deref().map(read_file).transpose()?.unwrap_or_default();
+    let rules = files.load()?.rules.with_flags(&flags);
     let entries: Vec<(&str, &[u8])> = args
         .attributes
         .iter()

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod explain;
 pub(crate) mod import;
+pub(crate) mod import_env;
 pub(crate) mod keys;
 pub(crate) mod login;
 pub(crate) mod man;

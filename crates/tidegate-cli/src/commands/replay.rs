@@ -24,7 +24,7 @@ use crate::settings::suggest;
 const WIDTH: usize = 100;
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
-    let load = |paths: &[_]| RuleFiles { native: paths.to_vec(), envoy: None }.load();
+    let load = |paths: &[_]| RuleFiles { native: paths.to_vec(), envoy: None, xds: false }.load();
     let rules = load(&args.rules)?.rules;
     args.svg.iter().chain(&args.html).try_for_each(|path| check_output(path, args))?;
     let against = (!args.against.is_empty()).then(|| load(&args.against)).transpose()?;

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let surfaces = settings.as_ref().map(Surfaces::of).unwrap_or_default();
     let files = match &settings {
         Some(settings) => settings.rules.clone(),
-        None => RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone() },
+        None => RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone(), xds: false },
     };
     match (files.load(), args.output.output) {
         (Ok(loaded), output) => {
@@ -46,8 +46,8 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
 fn lost_counters(args: &ValidateArgs, rules: &RuleSet) -> Result<Vec<LostCounters>, Failure> {
     let Some(path) = args.against.clone() else { return Ok(Vec::new()) };
     let in_force = match args.envoy_config {
-        Some(_) => RuleFiles { native: Vec::new(), envoy: Some(path) },
-        None => RuleFiles { native: vec![path], envoy: None },
+        Some(_) => RuleFiles { native: Vec::new(), envoy: Some(path), xds: false },
+        None => RuleFiles { native: vec![path], envoy: None, xds: false },
     };
     Ok(rules.changes_since(&in_force.load()?.rules).lost)
 }

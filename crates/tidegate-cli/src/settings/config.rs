@@ -14,8 +14,10 @@ use tidegate_http::identity::IdentityConfig;
 use super::control::AdminSection;
 use super::decision_log::DecisionLog;
 use super::diagnose;
+use super::flags::Flags;
 use super::listeners::{ListenerTls, RespUser, Tokens};
 use super::proxy::Proxy;
+use super::rls::{HeaderNames, Xds};
 use super::shedding::Shedding;
 use super::telemetry::{Alerts, Telemetry};
 use super::values::{
@@ -46,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) x_ratelimit: XRateLimit,
     /// Envoy's rate limit service
     pub(crate) rls: Rls,
+    /// Limitador's clients
+    pub(crate) limitador: Limitador,
     /// The Redis protocol
     pub(crate) resp: Resp,
     /// TLS towards clients
@@ -72,6 +76,8 @@ pub(crate) struct Config {
     pub(crate) drain: Drain,
     /// What is logged, and how
     pub(crate) log: Log,
+    /// Where feature flags come from that rules follow: nowhere by default
+    pub(crate) flags: Flags,
     /// Metrics and traces, sent to other programs: nowhere by default
     pub(crate) telemetry: Telemetry,
     /// Alerts, in the log, the admin API and a webhook
@@ -182,6 +188,20 @@ pub(crate) struct Rules {
 pub(crate) struct Rls {
     /// Which headers Envoy is asked to add to its answer: none by default
     pub(crate) response_headers: Option<RlsHeaders>,
+    /// Names of the three headers of envoyproxy/ratelimit, in addition to those: none by default
+    pub(crate) header_names: Option<HeaderNames>,
+    /// Whether answers have `dynamic_metadata`, for Envoy's access log: `rule`, `source` and `remaining`. false by default
+    pub(crate) dynamic_metadata: Option<Switch>,
+    /// A management server that sends the limits, such as Envoy Gateway, in place of rule files
+    pub(crate) xds: Option<Xds>,
+}
+
+/// Limitador's clients
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limitador {
+    /// Whether the HTTP listener also serves /check, /report and /check_and_report: false by default
+    pub(crate) http_api: Option<Switch>,
 }
 
 /// The `X-RateLimit-*` headers
@@ -274,12 +294,14 @@ impl Config {
         config.rules.resolve_against(directory);
         config.store.tls.resolve_against(directory);
         config.tls.resolve_against(directory);
+        config.rls.xds.iter_mut().for_each(|xds| xds.resolve_against(directory));
         config.access.resolve_against(directory);
         config.admin.resolve_against(directory);
         config.data.iter_mut().for_each(|data| *data = directory.join(&*data));
         config.identity.iter_mut().for_each(|identity| identity.resolve_against(directory));
         config.proxy.iter_mut().for_each(|proxy| proxy.resolve_against(directory));
         config.decision_log.iter_mut().for_each(|log| log.resolve_against(directory));
+        config.flags.resolve_against(directory);
         config.telemetry.resolve_against(directory);
         config.alerts.resolve_against(directory);
         Ok(config)
@@ -314,7 +336,13 @@ impl Config {
             },
             headers: self.headers.or(weaker.headers),
             x_ratelimit: XRateLimit { reset: self.x_ratelimit.reset.or(weaker.x_ratelimit.reset) },
-            rls: Rls { response_headers: self.rls.response_headers.or(weaker.rls.response_headers) },
+            rls: Rls {
+                response_headers: self.rls.response_headers.or(weaker.rls.response_headers),
+                header_names: self.rls.header_names.or(weaker.rls.header_names),
+                dynamic_metadata: self.rls.dynamic_metadata.or(weaker.rls.dynamic_metadata),
+                xds: self.rls.xds.or(weaker.rls.xds),
+            },
+            limitador: Limitador { http_api: self.limitador.http_api.or(weaker.limitador.http_api) },
             resp: Resp {
                 password: self.resp.password.or(weaker.resp.password),
                 users: self.resp.users.or(weaker.resp.users),
@@ -340,6 +368,7 @@ impl Config {
                 level: self.log.level.or(weaker.log.level),
                 format: self.log.format.or(weaker.log.format),
             },
+            flags: self.flags.or(weaker.flags),
             telemetry: self.telemetry.or(weaker.telemetry),
             alerts: self.alerts.or(weaker.alerts),
         }
@@ -449,11 +478,13 @@ mod tests {
             rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
             headers: [x-ratelimit, ietf]
             x-ratelimit: { reset: delta }
-            rls: { response_headers: ietf }
+            rls: { response_headers: ietf, header_names: { limit: a, remaining: b, reset: c }, dynamic_metadata: true, xds: { address: 'a:1' } }
+            limitador: { http_api: true }
             limits:
               { max_cells: 1000, max_log_bytes: 4096, max_body: 65536, max_connections: 10,
                 max_connections_per_peer: 5, max_connection_memory: 4096, max_worker_memory: 8192,
                 head_timeout: 1s, body_timeout: 1s, idle_timeout: 1s }
+            flags: { file: flags.yaml, ofrep: { url: 'http://127.0.0.1:8016' } }
             workers: 2
             drain: { delay: 1s, timeout: 3s, tunnels: 1s }
             log: { level: 'info,h2=warn', format: json }";

@@ -87,7 +87,10 @@ impl ControlSettings {
             })?),
         };
         Ok(ControlSettings {
-            source: source_of(&config.rules)?,
+            source: match &config.rls.xds {
+                Some(xds) => RuleSource::Files(vec![format!("xDS: {}", xds.address)]),
+                None => source_of(&config.rules)?,
+            },
             database,
             data: config.data.clone().unwrap_or_else(|| DEFAULT_DATA.into()),
             hosts: section.hosts.clone().unwrap_or_default(),

@@ -131,6 +131,7 @@ pub(super) fn example(field: &str) -> Option<String> {
         "client" => "client: [user, api_key, ip]",
         "identity" => "identity: { api_key: { header: x-api-key }, trusted_proxies: [10.0.0.0/8] }",
         "users" => "users: [{ name: app, password: … }]",
+        "ofrep" => "ofrep: { url: http://127.0.0.1:8016 }",
         "breaker" => "breaker: { failures: 3, open_for: 30s }",
         _ => return None,
     };

@@ -206,6 +206,18 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_RLS__RESPONSE_HEADERS", "none, x-ratelimit, ietf, ietf-11 or ietf-next", |to, text| {
         put(&mut to.rls.response_headers, text)
     }),
+    open("TIDEGATE_RLS__HEADER_NAMES", "names of limit, remaining and reset, as YAML", |to, text| {
+        put_yaml(&mut to.rls.header_names, text)
+    }),
+    open("TIDEGATE_RLS__DYNAMIC_METADATA", "whether answers to Envoy have metadata", |to, text| {
+        put(&mut to.rls.dynamic_metadata, text)
+    }),
+    open("TIDEGATE_LIMITADOR__HTTP_API", "whether to serve Limitador's API", |to, text| {
+        put(&mut to.limitador.http_api, text)
+    }),
+    open("TIDEGATE_RLS__XDS", "the server that sends the limits, as YAML", |to, text| {
+        put_yaml(&mut to.rls.xds, text)
+    }),
     Variable {
         name: "TIDEGATE_IDENTITY",
         help: "the section `identity` as YAML",
@@ -266,11 +278,28 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_DRAIN__TUNNELS", "how long tunnels may go on then", |to, text| {
         put(&mut to.drain.tunnels, text)
     }),
+    open("TIDEGATE_FLAGS__FILE", "file of feature flags that rules follow", |to, text| {
+        to.flags.file = Some(PathBuf::from(text));
+        Ok(())
+    }),
+    secret("TIDEGATE_FLAGS__OFREP", "server of feature flags (OFREP), as YAML", |to, text| {
+        put_yaml(&mut to.flags.ofrep, text)
+    }),
     open("TIDEGATE_TELEMETRY__STATSD", "StatsD or DogStatsD, as YAML", |to, text| {
         put_yaml(&mut to.telemetry.statsd, text)
     }),
     secret("TIDEGATE_TELEMETRY__OTLP", "the OpenTelemetry receiver, as YAML", |to, text| {
         put_yaml(&mut to.telemetry.otlp, text)
+    }),
+    open("TIDEGATE_TELEMETRY__EMF", "stdout: CloudWatch's lines", |to, text| {
+        put_yaml(&mut to.telemetry.emf, text)
+    }),
+    open("TIDEGATE_TELEMETRY__EMF_EVERY", "how often they are written", |to, text| {
+        put(&mut to.telemetry.emf_every, text)
+    }),
+    open("TIDEGATE_TELEMETRY__EMF_NAMESPACE", "their namespace", |to, text| {
+        to.telemetry.emf_namespace = Some(text.to_owned());
+        Ok(())
     }),
     open("TIDEGATE_ALERTS__ENABLED", "whether anything is watched", |to, text| {
         put(&mut to.alerts.enabled, text)

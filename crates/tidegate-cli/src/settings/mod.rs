@@ -8,8 +8,10 @@ mod control;
 mod decision_log;
 mod diagnose;
 pub(crate) mod env;
+pub(crate) mod flags;
 pub(crate) mod listeners;
 pub(crate) mod proxy;
+pub(crate) mod rls;
 mod shedding;
 mod store;
 pub(crate) mod telemetry;
@@ -32,12 +34,13 @@ use crate::rules::RuleFiles;
 pub(crate) use config::Config;
 pub(crate) use control::{ControlSettings, DatabaseChoice};
 pub(crate) use diagnose::suggest;
+use flags::Flags;
 use listeners::{ListenerTls, Tokens};
 use proxy::Proxy;
 pub(crate) use store::{StoreSettings, StoreUrl, shows_a_password};
 use telemetry::{Alerts, Telemetry};
 pub(crate) use values::Span;
-use values::{Count, ListenAddr};
+use values::{Count, ListenAddr, Switch};
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, ResetForm, RlsHeaders};
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
@@ -64,6 +67,10 @@ pub(crate) struct Settings {
     pub(crate) headers: Vec<HeaderSet>,
     pub(crate) x_reset: ResetForm,
     pub(crate) rls_headers: RlsHeaders,
+    pub(crate) rls_header_names: Option<rls::HeaderNames>,
+    pub(crate) rls_metadata: bool,
+    pub(crate) limitador_api: bool,
+    pub(crate) xds: Option<rls::Xds>,
     pub(crate) identity: IdentityConfig,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) shedding: Option<ShedderConfig>,
@@ -73,6 +80,7 @@ pub(crate) struct Settings {
     pub(crate) drain: DrainTimes,
     pub(crate) log_filter: LogFilter,
     pub(crate) log_format: LogFormat,
+    pub(crate) flags: Flags,
     pub(crate) telemetry: Telemetry,
     pub(crate) alerts: Alerts,
 }
@@ -162,6 +170,7 @@ impl Settings {
             headers,
             x_ratelimit,
             rls,
+            limitador,
             resp,
             tls,
             access,
@@ -175,6 +184,7 @@ impl Settings {
             workers,
             drain,
             log,
+            flags,
             telemetry,
             alerts,
         } = config;
@@ -189,10 +199,17 @@ impl Settings {
         proxy.iter().try_for_each(Proxy::check)?;
         telemetry.check()?;
         alerts.check()?;
+        flags.check()?;
         if http.is_none() && grpc.is_none() && resp_address.is_none() && proxy.is_none() {
             return Err(Failure::new("there is nothing to serve: http, grpc and resp are all off")
                 .hint("leave one of them on, for example with --http 127.0.0.1:8080"));
         }
+        let rules_of = RuleFiles {
+            native: rules.paths.unwrap_or_default(),
+            envoy: rules.envoy_config,
+            xds: rls.xds.is_some(),
+        };
+        rls::check(&rls, &rules_of)?;
         check_headers(headers.as_deref().unwrap_or_default())?;
         Ok(Settings {
             http,
@@ -205,10 +222,14 @@ impl Settings {
             admin_tokens: admin.who(),
             store: StoreSettings::decide(store)?,
             control,
-            rules: RuleFiles { native: rules.paths.unwrap_or_default(), envoy: rules.envoy_config },
+            rules: rules_of,
             headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),
             x_reset: x_ratelimit.reset.unwrap_or(ResetForm::Unix),
             rls_headers: rls.response_headers.unwrap_or(RlsHeaders::None),
+            rls_header_names: rls.header_names,
+            rls_metadata: rls.dynamic_metadata.is_some_and(|Switch(on)| on),
+            limitador_api: limitador.http_api.is_some_and(|Switch(on)| on),
+            xds: rls.xds,
             identity,
             proxy,
             shedding: shedding.map(|section| section.settings()).transpose()?,
@@ -222,6 +243,7 @@ impl Settings {
             },
             log_filter: log.level.unwrap_or_else(|| DEFAULT_LOG.parse().expect("the default is valid")),
             log_format: log.format.unwrap_or(LogFormat::Text),
+            flags,
             telemetry,
             alerts,
         })

@@ -25,6 +25,20 @@ pub(crate) struct Telemetry {
     pub(crate) statsd: Option<Statsd>,
     /// OpenTelemetry, over HTTP in protobuf
     pub(crate) otlp: Option<Otlp>,
+    /// CloudWatch's embedded metric format, as lines on stdout: none by default
+    pub(crate) emf: Option<EmfTo>,
+    /// Interval of these lines: 60s by default
+    pub(crate) emf_every: Option<Span>,
+    /// CloudWatch's namespace for them: `tidegate` by default
+    pub(crate) emf_namespace: Option<String>,
+}
+
+/// Where CloudWatch's lines go
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EmfTo {
+    /// To stdout
+    Stdout,
 }
 
 /// StatsD or DogStatsD, over UDP
@@ -94,7 +108,7 @@ pub(crate) struct Webhook {
     pub(crate) url: Secret,
     /// The secret that signs bodies (HMAC-SHA256 in X-Tidegate-Signature): none by default
     pub(crate) secret: Option<Secret>,
-    /// `json`, the default, or `slack`
+    /// `json`, the default, `cloudevents` or `slack`
     pub(crate) format: Option<PayloadFormat>,
     /// PEM file with the authorities to trust: the machine's by default
     pub(crate) ca: Option<PathBuf>,
@@ -107,6 +121,8 @@ pub(crate) struct Webhook {
 pub(crate) enum PayloadFormat {
     /// For programs
     Json,
+    /// The same as a CloudEvent, in structured mode
+    CloudEvents,
     /// For Slack and services with the same format
     Slack,
 }
@@ -116,6 +132,13 @@ pub(crate) enum PayloadFormat {
 pub(crate) struct TelemetrySettings {
     pub(crate) statsd: Option<StatsdSettings>,
     pub(crate) otlp: Option<OtlpSettings>,
+    pub(crate) emf: Option<EmfSettings>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct EmfSettings {
+    pub(crate) every: Duration,
+    pub(crate) namespace: String,
 }
 
 #[derive(Clone, Debug)]
@@ -144,7 +167,13 @@ pub(crate) struct AlertSettings {
 
 impl Telemetry {
     pub(crate) fn or(self, weaker: Telemetry) -> Telemetry {
-        Telemetry { statsd: self.statsd.or(weaker.statsd), otlp: self.otlp.or(weaker.otlp) }
+        Telemetry {
+            statsd: self.statsd.or(weaker.statsd),
+            otlp: self.otlp.or(weaker.otlp),
+            emf: self.emf.or(weaker.emf),
+            emf_every: self.emf_every.or(weaker.emf_every),
+            emf_namespace: self.emf_namespace.or(weaker.emf_namespace),
+        }
     }
 
     pub(crate) fn resolve_against(&mut self, directory: &Path) {
@@ -157,7 +186,23 @@ impl Telemetry {
     pub(crate) fn check(&self) -> Result<TelemetrySettings, Failure> {
         let statsd = self.statsd.as_ref().map(Statsd::check).transpose()?;
         let otlp = self.otlp.as_ref().map(Otlp::check).transpose()?;
-        Ok(TelemetrySettings { statsd, otlp })
+        let emf = self.emf.map(|EmfTo::Stdout| self.check_emf()).transpose()?;
+        Ok(TelemetrySettings { statsd, otlp, emf })
+    }
+
+    fn check_emf(&self) -> Result<EmfSettings, Failure> {
+        let namespace = self.emf_namespace.clone().unwrap_or_else(|| "tidegate".to_owned());
+        let is_allowed = |one: char| one.is_ascii_alphanumeric() || ".-_/#: ".contains(one);
+        if namespace.trim().is_empty()
+            || namespace.len() > 255
+            || !namespace.chars().all(is_allowed)
+            || namespace.starts_with(':')
+        {
+            return Err(Failure::new("telemetry.emf_namespace: CloudWatch takes no such namespace")
+                .hint("letters, digits and . - _ / # : up to 255 of them, such as Company/tidegate"));
+        }
+        let every = often("telemetry.emf_every", self.emf_every, Duration::from_secs(60))?;
+        Ok(EmfSettings { every, namespace })
     }
 }
 
@@ -199,7 +244,7 @@ const MIN_EVERY: Duration = Duration::from_millis(200);
 /// The longest interval: less often, nobody would notice a failure.
 const MAX_EVERY: Duration = Duration::from_secs(3_600);
 
-fn often(field: &str, given: Option<Span>, usual: Duration) -> Result<Duration, Failure> {
+pub(super) fn often(field: &str, given: Option<Span>, usual: Duration) -> Result<Duration, Failure> {
     match given {
         Some(Span(every)) if every > MAX_EVERY => {
             Err(Failure::new(format!("{field}: it is at most 1h")).hint("leave it out for the usual one"))
@@ -216,12 +261,7 @@ impl Otlp {
             return Err(Failure::new("telemetry.otlp.endpoint: it has a query, and paths are added to it")
                 .hint("write https://host:4318; a token belongs into `headers`"));
         }
-        let mut headers = Vec::new();
-        for (name, value) in &self.headers {
-            let bad = || Failure::new(format!("telemetry.otlp.headers: `{name}` cannot be sent"));
-            let name = HeaderName::from_str(name).map_err(|_| bad())?;
-            headers.push((name, HeaderValue::from_str(value.reveal()).map_err(|_| bad())?));
-        }
+        let headers = header_list("telemetry.otlp.headers", &self.headers)?;
         let traces = self.traces.map_or(Some(Ratio::ALL), Ratio::of).ok_or_else(|| {
             Failure::new("telemetry.otlp.traces: it is a part, from 0 to 1")
                 .hint("write 0.1 for one trace in ten")
@@ -300,14 +340,28 @@ impl Webhook {
             secret: self.secret.as_ref().map(|secret| secret.reveal().as_bytes().into()),
             payload: match self.format {
                 Some(PayloadFormat::Slack) => Payload::Slack,
+                Some(PayloadFormat::CloudEvents) => Payload::CloudEvents,
                 Some(PayloadFormat::Json) | None => Payload::Json,
             },
         })
     }
 }
 
+/// Headers to send, as `field` names them.
+pub(super) fn header_list(
+    field: &str,
+    headers: &BTreeMap<String, Secret>,
+) -> Result<Vec<(HeaderName, HeaderValue)>, Failure> {
+    let read = |(name, value): (&String, &Secret)| {
+        let bad = || Failure::new(format!("{field}: `{name}` cannot be sent"));
+        let header = HeaderName::from_str(name).map_err(|_| bad())?;
+        Ok((header, HeaderValue::from_str(value.reveal()).map_err(|_| bad())?))
+    };
+    headers.iter().map(read).collect()
+}
+
 /// The address itself is not shown: a webhook's may be its only secret.
-fn endpoint(
+pub(super) fn endpoint(
     field: &str,
     url: &Secret,
     ca: Option<&Path>,

@@ -94,5 +94,56 @@ fn what_the_other_limiter_would_refuse_is_an_error() {
 #[test]
 fn an_unknown_format_names_the_known_ones() {
     let ran = run_in(dir().path(), &["import", "kong", "limits.yaml"]);
-    assert!(ran.starts_with("exit 2") && ran.contains("[possible values: envoy, limitador]"), "{ran}");
+    assert!(
+        ran.starts_with("exit 2") && ran.contains("[possible values: envoy, envoy-env, limitador]"),
+        "{ran}"
+    );
+}
+
+/// As in envoyproxy/ratelimit's own docker-compose example, and more.
+const ENVIRONMENT: &str = "\
+# a deployment
+USE_STATSD=true
+STATSD_HOST=statsd
+LOG_LEVEL=debug
+REDIS_SOCKET_TYPE=tcp
+REDIS_TYPE=sentinel
+REDIS_URL=main,s1:26379,s2:26379
+REDIS_AUTH='secret'
+RUNTIME_ROOT=/data
+RUNTIME_SUBDIRECTORY=ratelimit
+RUNTIME_WATCH_ROOT=false
+LIMIT_RESPONSE_HEADERS_ENABLED=true
+LIMIT_RESET_HEADER=X-Reset
+SHADOW_MODE=true
+NEAR_LIMIT_RATIO=0.8
+PATH=/bin
+";
+
+#[test]
+fn environment_of_envoys_service_becomes_a_configuration() {
+    let dir = dir();
+    fs::write(dir.path().join("env"), ENVIRONMENT).unwrap();
+    let ran = run_in(dir.path(), &["import", "envoy-env", "env"]);
+    assert_snapshot!(ran);
+    // What it prints is a configuration, as far as this machine can check it.
+    let output =
+        tidegate(&["import", "envoy-env", "env", "--lossy"]).current_dir(dir.path()).output().unwrap();
+    assert!(output.status.success());
+    let config = String::from_utf8(output.stdout).unwrap().replace("/data/ratelimit/config", "envoy");
+    fs::write(dir.path().join("tidegate.yaml"), config.replace("'statsd:8125'", "'127.0.0.1:8125'")).unwrap();
+    let valid = run_in(dir.path(), &["validate", "--config", "tidegate.yaml"]);
+    assert!(valid.starts_with("exit 0"), "{valid}");
+}
+
+#[test]
+fn environment_with_xds_names_the_server_of_limits() {
+    let dir = dir();
+    let env = "export CONFIG_TYPE=GRPC_XDS_SOTW\nCONFIG_GRPC_XDS_NODE_ID=eg\nCONFIG_GRPC_XDS_SERVER_URL=localhost:18001\n";
+    fs::write(dir.path().join("env"), env).unwrap();
+    let ran = run_in(dir.path(), &["import", "envoy-env", "env"]);
+    assert!(ran.contains("xds:\n    address: 'localhost:18001'\n    node_id: 'eg'"), "{ran}");
+    fs::write(dir.path().join("env"), "PATH=/bin\n").unwrap();
+    let nothing = run_in(dir.path(), &["import", "envoy-env", "env"]);
+    assert!(nothing.contains("has no variable of envoyproxy/ratelimit"), "{nothing}");
 }

@@ -28,6 +28,7 @@ mod exemplars;
 mod explain;
 mod first_log_in;
 mod first_use;
+mod flags;
 mod fleet_decisions;
 mod fleet_refusals;
 mod fleet_secret;
@@ -92,6 +93,7 @@ mod telemetry_out;
 mod top_callers;
 mod validate;
 mod worst_numbers;
+mod xds;
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -72,6 +72,7 @@ fn all_pages() -> Vec<(PathBuf, String)> {
 fn every_rule_file_and_configuration_in_the_documentation_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     fs::copy(root().join("docs/reference/example.yaml"), dir.path().join("example.yaml")).unwrap();
+    fs::write(dir.path().join("flags.yaml"), "new-limits: true\n").unwrap();
     fs::write(dir.path().join("admin-tokens"), "0123456789abcdef0123456789abcdef\n").unwrap();
     let mut seen = [0, 0];
     // That of the proxy names certificates: `proxy::the_configuration_in_the_guide_is_one` checks it.

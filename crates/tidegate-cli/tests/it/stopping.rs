@@ -13,10 +13,14 @@ use crate::access::{PATIENCE, serve};
 
 /// What gRPC's health service says, by its number: 1 is serving, 2 not serving. Nothing where nobody answers.
 pub(crate) fn grpc_health(address: SocketAddr) -> Option<i32> {
+    grpc_health_of(address, "")
+}
+
+fn grpc_health_of(address: SocketAddr, service: &str) -> Option<i32> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.ok()?;
-        let request = HealthCheckRequest { service: String::new() };
+        let request = HealthCheckRequest { service: service.to_owned() };
         Some(HealthClient::new(channel).check(request).await.ok()?.into_inner().status)
     })
 }
@@ -27,10 +31,14 @@ fn a_stop_first_says_not_ready_on_http_and_grpc_and_still_serves() {
     let mut server = serve(dir.path(), "", &[("TIDEGATE_DRAIN__DELAY", "10m")]);
     let (http, admin, grpc) = (server.addr("http"), server.addr("admin"), server.addr("grpc"));
     assert_eq!(http::get(http, "/readyz").text(), "ready\n");
-    assert_eq!(grpc_health(grpc), Some(1));
+    assert_eq!([grpc_health(grpc), grpc_health_of(grpc, "ratelimit")], [Some(1); 2]);
     server.process().signal(Signal::TERM);
     eventually("it says that it is not ready", PATIENCE, || http::get(http, "/readyz").status == 503);
-    assert_eq!(grpc_health(grpc), Some(2));
+    assert_eq!(
+        [grpc_health(grpc), grpc_health_of(grpc, "ratelimit")],
+        [Some(2); 2],
+        "as envoyproxy/ratelimit calls itself"
+    );
     // It still serves those who have not heard.
     let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
     assert_eq!(http::post_json(http, "/v1/check", check).status, 200);

@@ -1,6 +1,6 @@
 //! The conditions in Limitador files: the small part of CEL that rules can express.
 //!
-//! Comparisons of one attribute with texts, joined by `&&`; `||` if it lists values of one attribute. Anything else is
+//! Comparisons of one attribute with texts, and whether there is one (`has`), joined by `&&`; `||` if it lists values of one attribute. Anything else is
 //! rejected with a reason, never guessed at.
 
 use super::draft::{DraftCondition, literal};
@@ -137,6 +137,13 @@ impl Parser {
             }
             self.expect("!=")?;
             return Ok(Statement::is_not(self.reference()?, literal(&text)));
+        }
+        let is_call = self.tokens.get(self.at + 1) == Some(&Token::Sign("("));
+        if is_call && self.word("has") {
+            self.expect("(")?;
+            let about = self.reference()?;
+            self.expect(")")?;
+            return Ok(Statement::is(about, "*".into()));
         }
         let about = self.reference()?;
         if self.take("==") {

@@ -1,8 +1,10 @@
-//! Converts Limitador's flat list of limits to rules, one document per namespace.
+//! Converts Limitador's flat list of limits to rules, one document per namespace: from its file, or from its custom resource.
 
 use std::rc::Rc;
 
 use tidegate_core::{FixedWindow, Micros};
+
+mod kuadrant;
 
 use super::Notes;
 use super::cel::{self, Reference};
@@ -20,8 +22,11 @@ pub(super) fn convert(
     notes: &mut Notes<'_>,
     report: &mut Report<'_>,
 ) -> Option<Vec<DraftFile>> {
+    if let Some(policy) = kuadrant::policy_of(document) {
+        return kuadrant::convert(&policy, document.span, notes);
+    }
     let hint = "a Limitador file is a list of limits: `- namespace: …`";
-    let items = fields::list(document, "the file", hint, report)?;
+    let items = fields::list(limits_of_resource(document).unwrap_or(document), "the file", hint, report)?;
     let mut files: Vec<DraftFile> = Vec::new();
     for (number, item) in (1..).zip(items) {
         match limit(item, number, notes) {
@@ -35,6 +40,15 @@ pub(super) fn convert(
         notes.changed(document.span, message);
     }
     Some(files)
+}
+
+/// The limits in a custom resource of its operator.
+fn limits_of_resource(document: &Node) -> Option<&Node> {
+    let Value::Map(entries) = &document.value else { return None };
+    let fields = Fields { span: document.span, entries };
+    let is_resource = text(&fields, "kind").is_some_and(|kind| &*kind == "Limitador");
+    let Value::Map(spec) = &fields.get("spec").filter(|_| is_resource)?.value else { return None };
+    Fields { span: document.span, entries: spec }.get("limits")
 }
 
 fn add(files: &mut Vec<DraftFile>, namespace: String, rule: DraftRule, span: Span, notes: &mut Notes<'_>) {
@@ -86,7 +100,8 @@ fn limit(node: &Node, number: usize, notes: &mut Notes<'_>) -> Result<(String, D
             format!("limit {number} is for descriptor {index} there, here for every descriptor that matches");
         notes.changed(node.span, message);
     }
-    let given = text(&fields, "name").filter(|name| !name.is_empty());
+    let given =
+        ["name", "id"].into_iter().find_map(|field| text(&fields, field).filter(|name| !name.is_empty()));
     let rule = DraftRule {
         name: given.map_or_else(|| format!("limit-{number}"), |name| name.to_string()),
         conditions,
@@ -103,9 +118,16 @@ fn conditions(
     fields: &Fields<'_>,
     descriptor: &mut Option<u32>,
 ) -> Result<Vec<(String, DraftCondition)>, String> {
+    conditions_of(&texts(fields, "conditions")?, descriptor)
+}
+
+fn conditions_of(
+    texts: &[Rc<str>],
+    descriptor: &mut Option<u32>,
+) -> Result<Vec<(String, DraftCondition)>, String> {
     let mut conditions: Vec<(String, DraftCondition)> = Vec::new();
-    for condition in texts(fields, "conditions")? {
-        let understood = cel::condition(&condition).map_err(|why| format!("in `{condition}`, {why}"))?;
+    for condition in texts {
+        let understood = cel::condition(condition).map_err(|why| format!("in `{condition}`, {why}"))?;
         for statement in understood {
             same_descriptor(&statement.about, descriptor)?;
             let attribute = statement.about.attribute;
@@ -126,8 +148,8 @@ fn conditions(
         }
     }
     for (_, condition) in &mut conditions {
-        // There a condition on an absent attribute never holds.
-        if condition.is.is_empty() {
+        // There a condition on an absent attribute never holds, unless it asks whether it is absent.
+        if condition.is.is_empty() && !condition.not.iter().any(|pattern| pattern == "*") {
             condition.is = vec!["*".into()];
         }
     }
@@ -135,9 +157,13 @@ fn conditions(
 }
 
 fn variables(fields: &Fields<'_>, descriptor: &mut Option<u32>) -> Result<Vec<String>, String> {
+    key_of(&texts(fields, "variables")?, descriptor)
+}
+
+fn key_of(texts: &[Rc<str>], descriptor: &mut Option<u32>) -> Result<Vec<String>, String> {
     let mut key = Vec::new();
-    for variable in texts(fields, "variables")? {
-        let reference = cel::variable(&variable).map_err(|why| format!("in `{variable}`, {why}"))?;
+    for variable in texts {
+        let reference = cel::variable(variable).map_err(|why| format!("in `{variable}`, {why}"))?;
         same_descriptor(&reference, descriptor)?;
         let attribute = reference.attribute;
         if !key.contains(&attribute) {

@@ -9,6 +9,7 @@ use super::index::Index;
 use super::replacing::drop_replaced;
 use super::{Attributes, CellKeyBytes, Descriptor, Match, MatchedLimits, Matches, Present, append_to_key};
 use crate::choice::LimitSet;
+use crate::flags::FlagStates;
 use crate::rule::{Mode, OnMissingKey, Rule};
 use crate::secret::hashed;
 
@@ -48,7 +49,7 @@ impl NativeDomain {
     /// Appends the matches for each descriptor of one request.
     pub(crate) fn matches<'r>(
         &'r self,
-        rules: &'r [Rule],
+        rules: (&'r [Rule], &FlagStates),
         descriptors: &[Descriptor<'_>],
         now: Timestamp,
         found: &mut Matches<'r>,
@@ -65,7 +66,7 @@ impl NativeDomain {
     /// Appends the matches of one descriptor, including those that another match overrides.
     pub(crate) fn before_replacing<'r>(
         &'r self,
-        rules: &'r [Rule],
+        (rules, flags): (&'r [Rule], &FlagStates),
         number: usize,
         descriptor: &Descriptor<'_>,
         now: Timestamp,
@@ -74,8 +75,10 @@ impl NativeDomain {
         let present = Present::read(descriptor, &self.attributes);
         for candidate in self.index.candidates(&present) {
             let selector = &self.selectors[candidate as usize];
-            if selector.conditions.iter().all(|condition| condition.holds(&present)) {
-                found.extend(selector.match_of(&rules[selector.rule], number, &present, now));
+            let rule = &rules[selector.rule];
+            if selector.conditions.iter().all(|condition| condition.holds(&present)) && !flags.keep_off(rule)
+            {
+                found.extend(selector.match_of(rule, number, &present, now));
             }
         }
     }

@@ -12,6 +12,7 @@ use super::{DomainReader, Overriding};
 use crate::choice::{KeyOverrides, LimitChoice, UsualLimits};
 use crate::diagnostics::{Report, Span};
 use crate::fields::{self, Fields};
+use crate::flags;
 use crate::limits::{LimitReader, named_limit};
 use crate::matching::Attributes;
 use crate::matching::native::Selector;
@@ -22,11 +23,12 @@ use crate::secret::is_secret_name;
 use crate::split::Split;
 use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 25] = [
+pub(crate) const RULE_FIELDS: [&str; 26] = [
     "name",
     "description",
     "owner",
     "enabled",
+    "when",
     "match",
     "key",
     "on_missing_key",
@@ -92,6 +94,7 @@ impl DomainReader {
         let experiment = fields.get("experiment").map(|node| limits.experiment(node, &fields, report));
         let autopilot =
             fields.get("autopilot").and_then(|node| autopilot(node, &fields, usual.as_ref(), report));
+        let when = fields.get("when").and_then(|node| flags::followed(node, report));
         splits_need_a_key(&fields, &key, &options, report);
         // Without these nothing can be matched, and their mistakes are already reported.
         let (Some(name), Some(usual), Some(overrides)) = (name, usual, overrides) else { return };
@@ -124,6 +127,7 @@ impl DomainReader {
                 owner: options.owner.as_ref().map(|owner| owner.to_string()),
             },
             enabled: options.enabled.unwrap_or(true),
+            when: when.map(Box::new),
             rollout: share.map(|share| Split::new(share, [&self.domain, &name, "rollout"])),
             penalty: options.penalty.and_then(|penalty| self.penalty(&name, penalty)),
             overdraft: Hits::new(options.overdraft.unwrap_or(0)),

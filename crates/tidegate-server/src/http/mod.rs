@@ -8,7 +8,9 @@ mod batch;
 mod check;
 mod idempotency;
 mod leases;
+mod limitador;
 mod media;
+mod rlconfig;
 mod usage;
 mod utilization;
 
@@ -168,13 +170,24 @@ impl HttpCaller {
             "/v1/auth" if get || post => shared.auth(&request.into_parts().0, self.peer).await,
             "/healthz" if get => Ok(text(StatusCode::OK, "ok\n")),
             "/readyz" if get => Ok(shared.ready()),
+            "/healthcheck" if get => Ok(shared.healthcheck()),
+            "/rlconfig" if get => {
+                let snapshot = shared.service.limiter.snapshot();
+                Ok(text(StatusCode::OK, rlconfig::text(snapshot.rules())))
+            }
             "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
             "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew"
             | "/v1/utilization" | "/json" => Ok(wrong_method(&request, "POST")),
             "/v1/auth" | "/v1/usage" => Ok(wrong_method(&request, "GET, HEAD, POST")),
-            "/healthz" | "/readyz" | "/openapi.json" => Ok(wrong_method(&request, "GET, HEAD")),
+            "/healthz" | "/readyz" | "/healthcheck" | "/rlconfig" | "/openapi.json" => {
+                Ok(wrong_method(&request, "GET, HEAD"))
+            }
             "/metrics" => Err(Problem::new(Kind::NotFound, "there is no /metrics")
                 .hint("metrics are on the admin listener, by default 127.0.0.1:8082")),
+            path if post && shared.service.settings.limitador_api && limitador::Call::at(path).is_some() => {
+                let call = limitador::Call::at(path).unwrap_or(limitador::Call::Check);
+                shared.limitador(call, &self.any_body(request).await?).await
+            }
             path => Err(Problem::new(Kind::NotFound, format!("there is no {}", shown(path)))
                 .hint("POST /v1/check decides a request; GET /openapi.json lists everything")),
         }
@@ -183,7 +196,7 @@ impl HttpCaller {
     /// Refuses callers without a token. A gateway's request carries its client's `Authorization`, not the gateway's.
     fn check_access(&self, access: &Access, request: &Request<Incoming>) -> Result<(), Problem> {
         let carried = match request.uri().path() {
-            "/healthz" | "/readyz" => return Ok(()),
+            "/healthz" | "/readyz" | "/healthcheck" => return Ok(()),
             "/v1/auth" => Carried::InOurs,
             _ => Carried::InEither,
         };
@@ -236,6 +249,14 @@ impl HttpState {
             crate::rls::Code::Ok | crate::rls::Code::Unknown => StatusCode::OK,
         };
         Ok(answer(status, JSON, json::write_rls(&reply)))
+    }
+
+    /// As envoyproxy/ratelimit answers it: whether the server takes requests.
+    fn healthcheck(&self) -> Answer {
+        match self.stopping.load(Ordering::Relaxed) {
+            true => text(StatusCode::INTERNAL_SERVER_ERROR, "stopping"),
+            false => text(StatusCode::OK, "OK"),
+        }
     }
 
     fn ready(&self) -> Answer {

@@ -3,6 +3,7 @@
 //! One deliberate difference from envoyproxy/ratelimit: a refused request spends nothing, not even from the descriptors that
 //! would have been admitted. Their statuses are OK, with the unspent remainder.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_core::{Micros, Timestamp};
@@ -10,8 +11,8 @@ use tidegate_limiter::{Decision, DescriptorDecision, LimitReport, Report};
 use tidegate_rules::Rule;
 
 use super::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
-use crate::headers::HeaderSets;
-use crate::service::{OVERRIDE, Service};
+use crate::headers::{HeaderSet, HeaderSets, ResetForm};
+use crate::service::{OVERRIDE, RlsHeaderNames, Service, rule_name};
 
 /// The answer to a request that came at `began`: the whole `decision`, and each descriptor's outcome with its index in the
 /// decision about it.
@@ -33,7 +34,42 @@ pub(super) fn response<'d>(
         service.write_headers(decision, sets, began, &mut headers);
         response.response_headers_to_add = headers.iter().map(header_value).collect();
     }
+    if let Some(names) = &service.settings.rls_header_names {
+        let headers = named_headers(service, decision, names, began);
+        response.response_headers_to_add.extend(headers);
+    }
+    response.dynamic_metadata = service.settings.rls_metadata.then(|| metadata(decision));
     response
+}
+
+/// The three headers of envoyproxy/ratelimit; the last counts seconds from now, as there.
+fn named_headers(
+    service: &Service,
+    decision: &Decision,
+    names: &RlsHeaderNames,
+    began: Timestamp,
+) -> Vec<HeaderValue> {
+    let mut headers = http::HeaderMap::new();
+    let sets = HeaderSets::from_iter([HeaderSet::XRatelimit]).with_reset(ResetForm::Delta);
+    service.write_headers(decision, sets, began, &mut headers);
+    let ours = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+    let theirs = [&names.limit, &names.remaining, &names.reset];
+    let named = |(ours, theirs): (&str, _)| Some(header_value((theirs, headers.get(ours)?)));
+    ours.into_iter().zip(theirs).filter_map(named).collect()
+}
+
+/// What Envoy's access log can show of the decision: the rule, what decided, and what is left.
+fn metadata(decision: &Decision) -> prost_types::Struct {
+    let text = |text: &str| prost_types::Value::from(text.to_owned());
+    let mut fields = BTreeMap::from([("source".to_owned(), text(decision.source.name()))]);
+    if let Some(report) = decision.reported() {
+        fields.insert("rule".to_owned(), text(rule_name(decision, report)));
+        if let Some(limit) = report.limit() {
+            let remaining = prost_types::Value::from(limit.outcome.remaining as f64);
+            fields.insert("remaining".to_owned(), remaining);
+        }
+    }
+    prost_types::Struct { fields }
 }
 
 /// The answer without rules: every descriptor is admitted, and no limit is reported.
@@ -78,8 +114,14 @@ fn limit_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
     rule.map_or(OVERRIDE, |rule| rule.label().unwrap_or_else(|| Rule::name(rule)))
 }
 
-/// The limit's window in Envoy's units: the largest that divides it.
+/// The limit's window in Envoy's units.
 fn unit_of(limit: &LimitReport) -> RateLimit {
+    let (unit, times) = unit_of_window(limit.window);
+    RateLimit { unit: unit.into(), unit_multiplier: (times > 1).then_some(times), ..RateLimit::default() }
+}
+
+/// A window in Envoy's units: the largest that divides it, and how often.
+pub(crate) fn unit_of_window(window: Option<Micros>) -> (Unit, u32) {
     const DAY: u64 = 86_400;
     const UNITS: [(u64, Unit); 7] = [
         (365 * DAY, Unit::Year),
@@ -90,11 +132,10 @@ fn unit_of(limit: &LimitReport) -> RateLimit {
         (60, Unit::Minute),
         (1, Unit::Second),
     ];
-    let window = limit.window.map_or(0, Micros::get);
+    let window = window.map_or(0, Micros::get);
     let fits = |(seconds, _): &&(u64, Unit)| window > 0 && window.is_multiple_of(seconds * 1_000_000);
-    let Some((seconds, unit)) = UNITS.iter().find(fits) else { return RateLimit::default() };
-    let times = narrow(window / (seconds * 1_000_000));
-    RateLimit { unit: (*unit).into(), unit_multiplier: (times > 1).then_some(times), ..RateLimit::default() }
+    let Some((seconds, unit)) = UNITS.iter().find(fits) else { return (Unit::Unknown, 1) };
+    (*unit, narrow(window / (seconds * 1_000_000)))
 }
 
 fn header_value((name, value): (&http::HeaderName, &http::HeaderValue)) -> HeaderValue {

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::active::Notice;
-use super::payload::{as_json, as_slack, signature};
+use super::payload::{as_cloud_event, as_json, as_slack, signature};
 use crate::http_client::Endpoint;
 
 /// The most bodies waiting.
@@ -36,6 +36,8 @@ pub enum Payload {
     /// Our own, for programs.
     #[default]
     Json,
+    /// The same as a CloudEvent.
+    CloudEvents,
     /// For Slack and compatible receivers.
     Slack,
 }
@@ -172,7 +174,7 @@ impl WebhookQueue {
     /// Queues the notices of `now_s`: in one body, unless there are very many.
     pub fn take(&self, now_s: u64, notices: &[Notice]) {
         let most = match self.receiver.payload {
-            Payload::Json => MOST_IN_BODY,
+            Payload::Json | Payload::CloudEvents => MOST_IN_BODY,
             Payload::Slack => usize::MAX,
         };
         notices.chunks(most).for_each(|some| self.take_body(now_s, some));
@@ -183,6 +185,7 @@ impl WebhookQueue {
         let id = format!("{}-{now_s}-{number}", self.node);
         let value = match self.receiver.payload {
             Payload::Json => as_json(&id, &self.node, now_s, notices),
+            Payload::CloudEvents => as_cloud_event(&id, &self.node, now_s, notices),
             Payload::Slack => as_slack(notices),
         };
         let (bytes, now) = (value.to_string().into(), Instant::now());
@@ -222,8 +225,11 @@ impl WebhookQueue {
     /// Tries a body once: it is accepted, given up, or waits for its next attempt.
     async fn deliver(&self, mut body: Body) {
         let endpoint = &self.receiver.endpoint;
-        let posted =
-            endpoint.post("application/json", &self.headers(&body), body.bytes.clone(), PATIENCE).await;
+        let content_type = match self.receiver.payload {
+            Payload::CloudEvents => "application/cloudevents+json; charset=UTF-8",
+            Payload::Json | Payload::Slack => "application/json",
+        };
+        let posted = endpoint.post(content_type, &self.headers(&body), body.bytes.clone(), PATIENCE).await;
         body.tries += 1;
         let Err(error) = posted else {
             self.stats.delivered.fetch_add(1, Ordering::Relaxed);

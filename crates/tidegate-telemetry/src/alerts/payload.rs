@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 
 use super::active::Notice;
+use crate::url_part;
 
 /// The most alerts in one Slack message, which may have 40,000 characters; for more, only their number.
 const MOST_IN_SLACK: usize = 20;
@@ -29,6 +30,20 @@ pub(super) fn as_json(id: &str, node: &str, now_s: u64, notices: &[Notice]) -> V
         })
         .collect();
     json!({ "id": id, "node": node, "at_s": now_s, "alerts": alerts })
+}
+
+/// Our own format as the data of a CloudEvent, in its structured mode.
+pub(super) fn as_cloud_event(id: &str, node: &str, now_s: u64, notices: &[Notice]) -> Value {
+    let time = jiff::Timestamp::from_second(i64::try_from(now_s).unwrap_or(0)).unwrap_or_default();
+    json!({
+        "specversion": "1.0",
+        "id": id,
+        "source": format!("/tidegate/{}", url_part(node)),
+        "type": "tidegate.alerts.v1",
+        "time": time.to_string(),
+        "datacontenttype": "application/json",
+        "data": as_json(id, node, now_s, notices),
+    })
 }
 
 pub(super) fn as_slack(notices: &[Notice]) -> Value {
@@ -90,6 +105,22 @@ mod tests {
             silenced: false,
             unknown_since_s: None,
         }
+    }
+
+    #[test]
+    fn cloud_event_has_the_attributes_that_its_specification_requires() {
+        let event = as_cloud_event("n-1-2", "node one", 1_700_000_000, &[Notice::Begun(alert("a"))]);
+        for (attribute, value) in [
+            ("specversion", "1.0"),
+            ("id", "n-1-2"),
+            ("source", "/tidegate/node%20one"),
+            ("type", "tidegate.alerts.v1"),
+            ("time", "2023-11-14T22:13:20Z"),
+            ("datacontenttype", "application/json"),
+        ] {
+            assert_eq!(event[attribute], value, "{attribute}");
+        }
+        assert_eq!(event["data"]["alerts"][0]["subject"], "api/a");
     }
 
     #[test]

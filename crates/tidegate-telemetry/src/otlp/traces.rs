@@ -11,6 +11,15 @@ use tidegate_limiter::Traced;
 use super::Identity;
 use super::proto::{self, KeyValue, SPAN_KIND_SERVER};
 
+/// The names of a span's attributes. OpenTelemetry has none for rate limits yet; docs/guides/monitoring.md lists these.
+mod attribute {
+    pub(super) const TRANSPORT: &str = "rate_limit.transport";
+    pub(super) const DOMAIN: &str = "rate_limit.domain";
+    pub(super) const RULE: &str = "rate_limit.rule";
+    pub(super) const ALLOWED: &str = "rate_limit.allowed";
+    pub(super) const SOURCE: &str = "rate_limit.source";
+}
+
 /// The most spans queued: about a megabyte.
 pub const MOST_SPANS: usize = 4_096;
 
@@ -82,12 +91,12 @@ impl SpanQueue {
         let start_ns = request.began.as_micros().saturating_mul(1_000);
         let took_ns = u64::try_from(request.took.as_nanos()).unwrap_or(u64::MAX);
         let mut attributes = vec![
-            KeyValue::text("tidegate.transport", request.transport.name()),
-            KeyValue::text("tidegate.domain", request.domain),
-            KeyValue::bool("tidegate.allowed", request.allowed),
+            KeyValue::text(attribute::TRANSPORT, request.transport.name()),
+            KeyValue::text(attribute::DOMAIN, request.domain),
+            KeyValue::bool(attribute::ALLOWED, request.allowed),
         ];
-        attributes.extend(request.rule.map(|rule| KeyValue::text("tidegate.rule", rule)));
-        attributes.extend(request.source.map(|source| KeyValue::text("tidegate.source", source.name())));
+        attributes.extend(request.rule.map(|rule| KeyValue::text(attribute::RULE, rule)));
+        attributes.extend(request.source.map(|source| KeyValue::text(attribute::SOURCE, source.name())));
         proto::Span {
             trace_id: request.context.trace_id.to_be_bytes().to_vec(),
             span_id: self.span_id().to_be_bytes().to_vec(),

@@ -28,7 +28,7 @@ enum Home {
 }
 
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
-    let files = RuleFiles { native: args.rules.clone(), envoy: args.envoy_config.clone() };
+    let files = RuleFiles { native: args.rules.clone(), envoy: args.envoy_config.clone(), xds: false };
     let rules = files.load()?.rules;
     let home = args.store.as_deref().map(home).transpose()?;
     check_names(args, &rules)?;

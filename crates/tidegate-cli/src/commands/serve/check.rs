@@ -10,9 +10,11 @@ use tidegate_rules::RuleSet;
 
 use super::backend::Backend;
 use super::data_plane::check_domains;
+use super::flags::read_file;
 use super::secrets::Reloads;
 use crate::failure::Failure;
 use crate::settings::Settings;
+use crate::settings::flags::FlagSource;
 use crate::settings::proxy::check_identity;
 
 /// Checks what `settings` need: files of enabled listeners, tokens, the store's address and files, the proxy. `rules` are
@@ -36,6 +38,12 @@ pub(crate) fn check(settings: &Settings, rules: Option<&RuleSet>) -> Result<(), 
         proxy.address()?;
         proxy.tls()?;
         rules.map_or(Ok(()), |rules| check_domains(proxy, rules))?;
+    }
+    if let Some(FlagSource::File(path)) = settings.flags.check()? {
+        read_file(&path)?;
+    }
+    if let Some(xds) = &settings.xds {
+        xds.server()?;
     }
     // This does not connect.
     Backend::open(settings, &Arc::new(Metrics::new()))?;

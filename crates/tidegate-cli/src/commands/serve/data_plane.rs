@@ -19,7 +19,7 @@ use tidegate_server::http::Http;
 use tidegate_server::proxy::{Proxy, UpstreamReader};
 use tidegate_server::resp::{Logins, Resp, RespSettings};
 use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WarmUp, WorkerId};
-use tidegate_server::service::{Service, ServiceSettings};
+use tidegate_server::service::{RlsHeaderNames, Service, ServiceSettings};
 use tidegate_store::SystemClock;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
@@ -252,7 +252,21 @@ fn service_settings(settings: &Settings) -> ServiceSettings {
         ResetForm::Delta => headers::ResetForm::Delta,
     };
     let headers = headers::HeaderSets::from_iter(headers).with_reset(reset);
-    ServiceSettings { headers, rls_headers, closed_status, limits }
+    let rls_header_names = settings.rls_header_names.as_ref().map(|names| RlsHeaderNames {
+        limit: names.limit.0.clone(),
+        remaining: names.remaining.0.clone(),
+        reset: names.reset.0.clone(),
+    });
+    let (rls_metadata, limitador_api) = (settings.rls_metadata, settings.limitador_api);
+    ServiceSettings {
+        headers,
+        rls_headers,
+        rls_header_names,
+        rls_metadata,
+        limitador_api,
+        closed_status,
+        limits,
+    }
 }
 
 fn runtime_settings(settings: &Settings) -> Result<runtime::Settings, Failure> {

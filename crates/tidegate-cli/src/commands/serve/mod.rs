@@ -11,6 +11,7 @@ mod control_plane;
 mod control_thread;
 mod data_plane;
 mod decisions;
+pub(crate) mod flags;
 mod fleet_seal;
 mod jwks;
 mod log_observer;
@@ -23,6 +24,7 @@ mod reloader;
 mod secrets;
 mod signals;
 mod store_fleet;
+mod xds;
 
 use std::io;
 use std::process::ExitCode;
@@ -41,6 +43,7 @@ use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 
 use crate::args::ServeArgs;
+use crate::commands::import_env;
 use crate::failure::Failure;
 use crate::reload::Watch;
 use crate::repeats::Repeats;
@@ -55,6 +58,7 @@ use control_plane::ControlParts;
 pub(crate) use control_plane::log_in_link;
 use control_thread::ControlThread;
 use data_plane::Running;
+use flags::FlagFollower;
 use fleet_seal::Seal;
 use log_observer::LogObserver;
 use notify::Supervisor;
@@ -81,11 +85,12 @@ const PASSWORD_ELSEWHERE: &str =
 
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let environment: Vec<_> = std::env::vars_os().collect();
-    let settings = Settings::gather(args, environment.into_iter())?;
+    let settings = Settings::gather(args, environment.iter().cloned())?;
     let repeats = logging::start(&settings.log_filter, settings.log_format);
     if args.store.as_deref().is_some_and(shows_a_password) {
         tracing::warn!("--store holds a password, which `ps` shows to everybody here: {PASSWORD_ELSEWHERE}");
     }
+    warn_of_envoys_variables(import_env::ignored(environment.into_iter()));
     let (metrics, thread) = (Arc::new(Metrics::new()), ControlThread::default());
     let control = thread.runtime(metrics.clone()).map_err(cannot_start)?;
     let ended = control.block_on(serve(settings, repeats, metrics, thread));
@@ -161,6 +166,21 @@ async fn serve(
         tracing::error!("no rules: neither the database nor another node has any yet");
     }
 
+    let mut background = JoinSet::new();
+    let flags = match settings.flags.check()? {
+        Some(source) => Some(FlagFollower::start(source, control.clone()).await),
+        None => None,
+    };
+    if flags.is_none() && !limiter.snapshot().rules().followed_flags().is_empty() {
+        tracing::warn!(
+            "rules follow feature flags, and `flags` names no source of them: their defaults hold"
+        );
+    }
+
+    let xds = match &settings.xds {
+        Some(section) => Some(xds::XdsFollower::start(section, control.clone(), &mut background).await?),
+        None => None,
+    };
     let running = data_plane::start(&settings, &backend, &limiter, &observer)?;
     let Running {
         plane,
@@ -185,6 +205,8 @@ async fn serve(
     let store = settings.store.url.to_string();
     tracing::info!(store, rules = limiter.snapshot().rules().rules().len(), files, "serving");
 
+    // The name by which envoyproxy/ratelimit's health is asked.
+    health.set_service_status("ratelimit", ServingStatus::Serving).await;
     let (stop_admin, admin_stops) = oneshot::channel::<()>();
     let mut registry = registry::gather(&metrics, &backend, &plane, limiters, &busy);
     if let Some(shedder) = shedder {
@@ -198,8 +220,13 @@ async fn serve(
         let logins = logins.as_ref().map(|logins| ("resp", logins.refused()));
         RefusedLogins(tokens.into_iter().chain(logins).collect())
     });
+    if let Some(flags) = &flags {
+        registry = registry.with(flags.metrics(limiter.clone()));
+    }
+    if let Some(xds) = xds {
+        registry = registry.with(move || xds.counts());
+    }
     registry = registry::with_surroundings(registry, upstreams, reloads.tls.clone(), repeats.clone());
-    let mut background = JoinSet::new();
     let one_in = settings.decision_log.as_ref().and_then(|log| log.admissions_one_in).unwrap_or(1);
     let alert_watcher = settings.alerts.check()?.map(|alerts| {
         AlertWatcher::new(&alerts, &settings.control.node, &backend, control.clone(), one_in, clock)
@@ -219,8 +246,9 @@ async fn serve(
     background.spawn(limiter.maintain());
     let leaving = limiter.clone();
     background.spawn(control.clone().maintain());
+    flags.into_iter().for_each(|flags| drop(background.spawn(flags.run())));
     fleet.into_iter().for_each(|fleet| drop(background.spawn(fleet.listen())));
-    if from_files {
+    if from_files && settings.xds.is_none() {
         let reloader = Reloader::new(settings.rules, surfaces, watch, limiter, control);
         background.spawn(reloader.run(hangups.reader()));
     }
@@ -237,7 +265,9 @@ async fn serve(
     // Workers end with their connections, which is no reason for an alarm.
     drop(watchdog);
     supervisor.stopping();
-    health.set_service_status("", ServingStatus::NotServing).await;
+    for service in ["", "ratelimit"] {
+        health.set_service_status(service, ServingStatus::NotServing).await;
+    }
     stopping.store(true, Ordering::Relaxed);
     // The delay is for load balancers; a person at the keyboard should not wait.
     let delay = if signal == signals::INTERRUPT { Duration::ZERO } else { settings.drain.delay };
@@ -265,6 +295,18 @@ async fn serve(
         signal = stop.next() => tracing::warn!(signal, "stopped at once"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which variables of envoyproxy/ratelimit are not read, so that nobody believes that they take effect.
+fn warn_of_envoys_variables(names: Vec<String>) {
+    if !names.is_empty() {
+        tracing::warn!(
+            variables = names.join(" "),
+            hint =
+                "`env | tidegate import envoy-env /dev/stdin` prints a configuration with the same meaning",
+            "variables of envoyproxy/ratelimit are not read"
+        );
+    }
 }
 
 /// Says that whoever can write to a Redis elsewhere controls this fleet.

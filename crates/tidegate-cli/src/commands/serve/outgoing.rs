@@ -1,5 +1,6 @@
 //! Exports of the server: StatsD, OTLP, and alerts, which [`AlertWatcher`] detects. All on the control plane's thread.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,18 +9,20 @@ use tidegate_admin::at_low_priority;
 use tidegate_metrics::{Families, LostExports, Metrics, Registry};
 use tidegate_store::{Clock as _, SystemClock};
 use tidegate_telemetry::SpanQueue;
+use tidegate_telemetry::emf::Emf;
 use tidegate_telemetry::otlp::{Exporter, Identity};
 use tidegate_telemetry::statsd::Statsd;
 use tokio::task::JoinSet;
 
 use super::alert_watcher::AlertWatcher;
 use crate::failure::Failure;
-use crate::settings::telemetry::{OtlpSettings, StatsdSettings, TelemetrySettings};
+use crate::settings::telemetry::{EmfSettings, OtlpSettings, StatsdSettings, TelemetrySettings};
 
 /// The configured exports, ready to start.
 pub(super) struct Outgoing {
     statsd: Option<(Statsd, Duration)>,
     otlp: Option<OtlpSettings>,
+    emf: Option<EmfSettings>,
     /// The queue for spans of sampled traces, if they are exported.
     pub(super) spans: Option<Arc<SpanQueue>>,
     node: String,
@@ -42,7 +45,7 @@ impl Outgoing {
             metrics.count_hits();
         }
         let spans = settings.otlp.as_ref().map(|otlp| Arc::new(SpanQueue::new(otlp.traces)));
-        Ok(Outgoing { statsd, otlp: settings.otlp.clone(), spans, node })
+        Ok(Outgoing { statsd, otlp: settings.otlp.clone(), emf: settings.emf.clone(), spans, node })
     }
 
     /// Starts the exports of `registry` and, if alerts are enabled, the alert_watcher.
@@ -87,6 +90,13 @@ impl Outgoing {
         if let Some((statsd, every)) = self.statsd {
             let registry = registry.clone();
             background.spawn(statsd.run(every, move || counted(&registry)));
+        }
+        if let Some(emf) = self.emf {
+            let registry = registry.clone();
+            let lines = Emf::new(&emf.namespace);
+            background.spawn(async move {
+                lines.run(emf.every, move || all(&registry), || now_ns() / 1_000_000, io::stdout()).await;
+            });
         }
         if let (Some(otlp), Some(spans)) = (self.otlp, self.spans) {
             let exporter = Arc::new(Exporter {

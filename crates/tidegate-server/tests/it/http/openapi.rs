@@ -19,11 +19,13 @@ rules:
 ";
 
 /// Everything that `HttpCaller::route` answers with something other than 404 and 405.
-const SERVED: [(&str, &str); 14] = [
+const SERVED: [(&str, &str); 16] = [
+    ("/healthcheck", "get"),
     ("/healthz", "get"),
     ("/json", "post"),
     ("/openapi.json", "get"),
     ("/readyz", "get"),
+    ("/rlconfig", "get"),
     ("/v1/auth", "get"),
     ("/v1/auth", "post"),
     ("/v1/check", "post"),

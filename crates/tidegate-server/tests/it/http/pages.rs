@@ -1,6 +1,8 @@
 //! Health, refunds, and what is not there.
 
 use serde_json::json;
+use tidegate_rules::Format;
+use tidegate_server::service::ServiceSettings;
 use tidegate_testkit::http;
 
 use super::PER_USER;
@@ -15,6 +17,62 @@ fn a_process_that_answers_is_healthy_and_ready_with_rules() {
         let head = http::request(world.http(), "HEAD", path, &[], b"").unwrap();
         assert_eq!((head.status, head.body), (200, Vec::new()));
     }
+}
+
+#[test]
+fn healthcheck_and_rlconfig_answer_as_envoyproxy_ratelimit_does() {
+    let world = World::envoy(
+        "{ domain: mongo_cps, descriptors: [
+          { key: database, value: users, rate_limit: { unit: second, requests_per_unit: 500 } },
+          { key: database, value: trial, shadow_mode: true, rate_limit: { unit: week, requests_per_unit: 7 } } ] }",
+    );
+    let health = http::get(world.http(), "/healthcheck");
+    assert_eq!((health.status, health.text().as_str()), (200, "OK"));
+    let expected = "mongo_cps.database_users: unit=SECOND requests_per_unit=500, shadow_mode: false\n\
+                    mongo_cps.database_trial: unit=WEEK requests_per_unit=7, shadow_mode: true\n";
+    assert_eq!(http::get(world.http(), "/rlconfig").text(), expected);
+}
+
+#[test]
+fn rlconfig_leaves_out_hidden_rules() {
+    let world = World::new(
+        "{ domain: api, rules: [{ name: a, limits: [5/10s] }, { name: b, visible: false, limits: [1/s] }] }",
+    );
+    let expected = "api.a: unit=SECOND unit_multiplier=10 requests_per_unit=5, shadow_mode: false\n";
+    assert_eq!(http::get(world.http(), "/rlconfig").text(), expected);
+}
+
+fn limitador(switch: bool) -> World {
+    let settings = ServiceSettings { limitador_api: switch, ..ServiceSettings::default() };
+    World::with(PER_USER, Format::Native, settings)
+}
+
+#[test]
+fn limitador_api_checks_reports_and_does_both() {
+    let world = limitador(true);
+    let status = |path: &str, delta: u64| {
+        let body = json!({ "namespace": "api", "values": { "user": "42" }, "delta": delta });
+        world.post(path, &body).status
+    };
+    // Three a minute: a check spends nothing.
+    assert_eq!([status("/check", 3), status("/check", 4)], [200, 429]);
+    assert_eq!(status("/check_and_report", 2), 200);
+    assert_eq!([status("/check", 1), status("/check", 2)], [200, 429]);
+    assert_eq!(status("/report", 1), 200);
+    assert_eq!([status("/check", 1), status("/check_and_report", 1)], [429, 429]);
+    let headers =
+        json!({ "namespace": "api", "values": { "user": "7" }, "response_headers": "DRAFT_VERSION_03" });
+    let answer = world.post("/check_and_report", &headers);
+    assert_eq!((answer.header("x-ratelimit-remaining"), answer.text()), (Some("2"), String::new()));
+    let unknown = world.post("/check_and_report", &json!({ "namespace": "none", "values": {} }));
+    assert_eq!(unknown.status, 200, "as Limitador answers");
+    assert_eq!(world.post("/check", &json!({ "namespace": "api" })).status, 400);
+}
+
+#[test]
+fn limitador_api_is_off_unless_switched_on() {
+    let body = json!({ "namespace": "api", "values": {} });
+    assert_eq!(limitador(false).post("/check_and_report", &body).status, 404);
 }
 
 #[test]

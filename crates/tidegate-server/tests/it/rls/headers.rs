@@ -1,9 +1,10 @@
 //! Headers that Envoy is asked to add to its responses.
 
+use prost_types::value::Kind;
 use tidegate_core::Micros;
 use tidegate_rules::Format;
 use tidegate_server::headers::HeaderSet;
-use tidegate_server::service::ServiceSettings;
+use tidegate_server::service::{RlsHeaderNames, ServiceSettings};
 
 use crate::world::{START_S, World, descriptor, request};
 
@@ -52,4 +53,37 @@ async fn the_ietf_set_lists_every_rule_and_the_nearest_numbers() {
     let [passed, refused] = headers(Some(HeaderSet::Ietf)).await;
     assert_eq!(passed, told);
     assert_eq!(refused, [&told[..], &["retry-after: 3570"]].concat());
+}
+
+#[tokio::test]
+async fn headers_have_the_names_that_were_chosen() {
+    let names = RlsHeaderNames {
+        limit: "ratelimit-limit".parse().unwrap(),
+        remaining: "ratelimit-remaining".parse().unwrap(),
+        reset: "ratelimit-reset".parse().unwrap(),
+    };
+    let settings = ServiceSettings { rls_header_names: Some(names), ..ServiceSettings::default() };
+    let world = World::with(RULES, Format::EnvoyRatelimit, settings);
+    world.advance(Micros::from_secs(30));
+    let answer = world.ask(request([descriptor(&[("user", "42")])])).await.unwrap();
+    let headers: Vec<String> = answer
+        .response_headers_to_add
+        .iter()
+        .map(|header| format!("{}: {}", header.key, header.value))
+        .collect();
+    // The window ends in half a minute: the last one counts seconds, as envoyproxy/ratelimit's does.
+    assert_eq!(headers, ["ratelimit-limit: 2", "ratelimit-remaining: 1", "ratelimit-reset: 30"]);
+    assert!(answer.dynamic_metadata.is_none());
+}
+
+#[tokio::test]
+async fn metadata_says_rule_and_source_and_what_is_left() {
+    let settings = ServiceSettings { rls_metadata: true, ..ServiceSettings::default() };
+    let world = World::with(RULES, Format::EnvoyRatelimit, settings);
+    let answer = world.ask(request([descriptor(&[("user", "42")])])).await.unwrap();
+    let fields = answer.dynamic_metadata.unwrap().fields;
+    let value = |name: &str| fields[name].kind.clone().unwrap();
+    assert_eq!(value("rule"), Kind::StringValue("user".to_owned()));
+    assert_eq!(value("source"), Kind::StringValue("store".to_owned()));
+    assert_eq!(value("remaining"), Kind::NumberValue(1.0));
 }
