@@ -113,6 +113,25 @@ fn counters_reach_a_statsd_receiver_under_the_names_of_envoys_rate_limit_service
     assert_eq!(sums, wanted.map(|(_, count)| count), "nothing is counted twice");
 }
 
+#[test]
+fn metrics_for_cloudwatch_are_lines_on_stdout() {
+    let server =
+        Server::start("memory:", "telemetry: { emf: stdout, emf_every: 200ms, emf_namespace: tests }");
+    let refused = (0..9).filter(|_| server.check("42", None) == 429).count();
+    assert_eq!(refused, 4);
+    // Each line counts what is new; lines of other kinds stay on stdout, and CloudWatch ignores them.
+    let sum = |metric: &str| {
+        let text = server.server.stdout();
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let of_domain = events.filter(|event| event["Domain"] == "api");
+        of_domain.filter_map(|event| event[metric].as_f64()).sum::<f64>()
+    };
+    let wanted = [("Allowed", 5.0), ("Refused", 4.0), ("RuleRefused", 4.0)];
+    eventually("the lines add up", PATIENCE, || wanted.iter().all(|(metric, count)| sum(metric) == *count));
+    let text = server.server.stdout();
+    assert!(text.contains("listening http") && text.contains("\"Namespace\":\"tests\""), "{text}");
+}
+
 /// Limits of the examples in envoyproxy/ratelimit's documentation, with smaller numbers.
 const MESSAGING: &str = "\
 domain: messaging
