@@ -58,12 +58,10 @@ impl Emf {
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            let lines = self.lines(&read().await, now_ms()).join("\n");
-            // A closed stdout is no reason to stop.
-            let _ = out
-                .write_all(lines.as_bytes())
-                .and_then(|()| out.write_all(b"\n"))
-                .and_then(|()| out.flush());
+            let mut lines = self.lines(&read().await, now_ms()).join("\n");
+            lines.push('\n');
+            // In one go, so that no other line of stdout is in between. A closed stdout is no reason to stop.
+            let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
         }
     }
 
