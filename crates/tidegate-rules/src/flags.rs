@@ -160,6 +160,7 @@ rules:
     #[test]
     fn rule_counts_as_its_flag_says() {
         let rules = rules();
+        assert!(rules.warnings().is_none(), "a rule that may be off leaves the one that it overrides a use");
         assert_eq!(matched(&rules), ["old", "guard"], "nobody was asked yet");
         let rules = rules.with_flags(&flags(&[("new-limits", true), ("guard", false)]));
         assert_eq!(matched(&rules), ["new"], "it overrides the old one");

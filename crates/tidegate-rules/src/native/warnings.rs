@@ -70,7 +70,8 @@ impl DomainReader {
             by.conditions.iter().all(|wide| one.conditions.iter().any(|narrow| same(wide, narrow)));
         let has_key =
             by.on_missing_key == OnMissingKey::Refuse || by.key.iter().all(|part| one.key.contains(part));
-        let is_on = by_rule.enabled && one_rule.enabled && by_rule.rollout.is_none();
+        let is_on =
+            by_rule.enabled && one_rule.enabled && by_rule.rollout.is_none() && by_rule.flag().is_none();
         is_wider && has_key && is_on && (by_rule.mode != Mode::Shadow || one_rule.mode == Mode::Shadow)
     }
 }
