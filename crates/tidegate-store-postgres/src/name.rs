@@ -40,9 +40,9 @@ impl Namer {
         self.of(b"record", &[name])
     }
 
-    /// The list of live limiters.
-    pub(crate) fn members(&self) -> Name {
-        self.of(b"members", &[])
+    /// A value of the fleet.
+    pub(crate) fn value(&self, name: &[u8]) -> Name {
+        self.of(b"value", &[name])
     }
 
     /// The row that only this process writes, to see whether the server decides.
@@ -102,6 +102,6 @@ mod tests {
 
     #[test]
     fn fleets_with_different_prefixes_share_no_row() {
-        assert_ne!(Namer::new("a").members(), Namer::new("b").members());
+        assert_ne!(Namer::new("a").value(b"rules"), Namer::new("b").value(b"rules"));
     }
 }

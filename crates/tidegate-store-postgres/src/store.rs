@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Limit, Micros, Timestamp};
+use tidegate_fleet::{FleetReply, HasValueFleet, ValueFleet, ValueStore, Values};
 use tidegate_store::{
     BatchOutcomes, CellCharge, CellKey, LeaseRef, Record, Refund, Reply, Request, Stamped, Store, StoreError,
 };
@@ -16,7 +17,7 @@ use crate::name::{Name, Namer};
 use crate::pool::Pool;
 use crate::transaction::{Content, Deadline, Locked};
 use crate::url::PostgresUrl;
-use crate::values::{self, Members};
+use crate::values;
 
 /// The Store contract on PostgreSQL.
 ///
@@ -38,6 +39,7 @@ pub(crate) struct Inner {
     observer: Arc<dyn Observer>,
     /// Names the row with which this process probes the server.
     process: [u8; 8],
+    fleet: ValueFleet,
 }
 
 /// The most rows that one call may touch.
@@ -70,6 +72,7 @@ impl PostgresStore {
             time: config.time.clone(),
             observer: Arc::clone(&config.observer),
             process,
+            fleet: ValueFleet::default(),
         };
         Ok(PostgresStore { inner: Arc::new(inner) })
     }
@@ -245,16 +248,47 @@ impl Inner {
         self.run(&names, deadline, write).await.map(drop)
     }
 
-    /// Changes the list of live limiters.
-    async fn members<T>(&self, change: impl FnOnce(&mut Members, Timestamp) -> T) -> Result<T, StoreError> {
-        let names = Names::of(std::iter::once(self.names.members()));
-        let deadline = Deadline::from_now(self.timeout, self.late_answers);
-        let changed = self.run(&names, deadline, |locked, now| {
-            let mut members = Members::read(locked.states().next().unwrap_or_default(), now);
-            let told = change(&mut members, now);
-            (told, vec![Some(members.content(now))])
+    /// The deadline of a call that no request waits for.
+    fn patient(&self) -> Deadline {
+        Deadline::from_now(self.patience(), Duration::ZERO)
+    }
+
+    /// Changes a value of the fleet, unless `change` leaves it: what it is told is what is there.
+    async fn change_value(
+        &self,
+        name: &[u8],
+        ttl: Micros,
+        change: impl FnOnce(Option<&[u8]>) -> Option<Option<Vec<u8>>>,
+    ) -> Result<bool, StoreError> {
+        let names = Names::of(std::iter::once(self.names.value(name)));
+        let changed = self.run(&names, self.patient(), |locked, now| {
+            let known = locked.states().next().and_then(|state| values::value(state, now));
+            let content = change(known).map(|to| match to {
+                Some(to) => values::content(&to, now, ttl),
+                None => values::gone(now),
+            });
+            (content.is_some(), vec![content])
         });
         changed.await.map(|changed| changed.value)
+    }
+
+    /// Reads values of the fleet without a lock.
+    async fn values(&self, names: &[Vec<u8>]) -> Result<Values, StoreError> {
+        let rows: Vec<Name> = names.iter().map(|name| self.names.value(name)).collect();
+        let (now, found) = self.pool.read(&rows, self.patience()).await.map_err(|failure| {
+            self.observer.called(Some(failure.reason()));
+            failure.into_store_error(self.endpoint.clone())
+        })?;
+        self.observer.called(None);
+        let now = match &self.time {
+            TimeSource::Postgres => now,
+            TimeSource::Given(clock) => clock.now(),
+        };
+        let value = |name: &Name| {
+            let (_, state) = found.iter().find(|(known, _)| known == name)?;
+            values::value(state, now).map(<[u8]>::to_vec)
+        };
+        Ok((now, rows.iter().map(value).collect()))
     }
 }
 
@@ -313,11 +347,41 @@ impl Store for PostgresStore {
     }
 
     fn heartbeat(&self, member: u64, ttl: Micros) -> Reply<'_, usize> {
-        Reply::Later(Box::pin(self.inner.members(move |members, now| members.register(member, now, ttl))))
+        Reply::Later(Box::pin(self.inner.fleet.heartbeat(self, member, ttl)))
     }
 
     fn leave(&self, member: u64) -> Reply<'_, ()> {
-        Reply::Later(Box::pin(self.inner.members(move |members, _| members.remove(member))))
+        Reply::Later(Box::pin(self.inner.fleet.leave(self, member)))
+    }
+}
+
+impl ValueStore for PostgresStore {
+    fn values<'a>(&'a self, names: &'a [Vec<u8>]) -> FleetReply<'a, Values> {
+        Box::pin(self.inner.values(names))
+    }
+
+    fn put<'a>(&'a self, name: &'a [u8], value: Option<&'a [u8]>, ttl: Micros) -> FleetReply<'a, ()> {
+        Box::pin(async move {
+            let put = |_: Option<&[u8]>| Some(value.map(<[u8]>::to_vec));
+            self.inner.change_value(name, ttl, put).await.map(drop)
+        })
+    }
+
+    fn swap<'a>(
+        &'a self,
+        name: &'a [u8],
+        known: Option<&'a [u8]>,
+        value: &'a [u8],
+        ttl: Micros,
+    ) -> FleetReply<'a, bool> {
+        let swap = move |there: Option<&[u8]>| (there == known).then(|| Some(value.to_vec()));
+        Box::pin(self.inner.change_value(name, ttl, swap))
+    }
+}
+
+impl HasValueFleet for PostgresStore {
+    fn value_fleet(&self) -> &ValueFleet {
+        &self.inner.fleet
     }
 }
 

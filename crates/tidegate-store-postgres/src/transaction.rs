@@ -18,6 +18,8 @@ type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 const LOCK: &str = "SELECT now_us, known, states FROM tidegate.lock_rows_1($1, $2, $3)";
+const READ: &str = "SELECT tidegate.now_us(), coalesce(array_agg(id), '{}'), coalesce(array_agg(state), '{}') \
+                    FROM tidegate.cells WHERE id = ANY ($1)";
 const WRITE: &str = "SELECT tidegate.write_rows_1($1, $2, $3, $4)";
 /// How long a node may hold rows between its two round trips. Callers of other nodes that need one of the rows are meanwhile
 /// answered by their rules' failure policy.
@@ -94,6 +96,27 @@ impl Pool {
             }
         }
         Err(Failure::TooLate(deadline.span))
+    }
+}
+
+impl Pool {
+    /// The server's time and the states of these rows, without a lock; none for a row that is not there.
+    pub(crate) async fn read(
+        &self,
+        names: &[Name],
+        span: Duration,
+    ) -> Result<(Timestamp, Vec<(Name, Vec<u8>)>), Failure> {
+        let until = Instant::now() + span;
+        let lent = self.take(until, span).await?;
+        let parameters: [Parameter<'_>; 1] = [(&names, Type::UUID_ARRAY)];
+        let answer = timeout_at(until, lent.client().query_typed_one(READ, &parameters)).await;
+        let failed = |error| Failure::before_commit(error, span);
+        let found = answer.map_err(|_| Failure::TooLate(span))?.map_err(failed)?;
+        let now: i64 = found.try_get(0).map_err(failed)?;
+        let known: Vec<Name> = found.try_get(1).map_err(failed)?;
+        let states: Vec<Vec<u8>> = found.try_get(2).map_err(failed)?;
+        lent.give_back();
+        Ok((Timestamp::from_micros(now.cast_unsigned()), known.into_iter().zip(states).collect()))
     }
 }
 

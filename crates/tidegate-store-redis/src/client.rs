@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, Value};
-use tidegate_store::StoreError;
+use tidegate_store::{Servers, StoreError};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::cluster::{self, Cluster, SlotMap};
@@ -20,7 +20,6 @@ use crate::key::slot_of;
 use crate::link::{Deadline, Link, Target};
 use crate::observer::{Observer, Operation, Reason};
 use crate::per_runtime::PerRuntime;
-use crate::sharded::Shards;
 use crate::url::Endpoint;
 
 /// The servers and the connections to them.
@@ -40,7 +39,7 @@ pub(crate) enum Route {
     /// One server, or one master at a time.
     One { target: Target, name: String },
     /// Each tag has a fixed server.
-    Sharded { endpoints: Vec<Endpoint>, shards: Shards },
+    Sharded { endpoints: Vec<Endpoint>, shards: Servers },
     /// Each slot has a server, which can change.
     Cluster(Cluster),
 }

@@ -28,7 +28,6 @@ mod rounds;
 mod sample;
 mod script;
 mod sentinel;
-mod sharded;
 mod store;
 #[cfg(feature = "tls")]
 mod tls;

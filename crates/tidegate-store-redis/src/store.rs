@@ -8,8 +8,8 @@ use redis::{Cmd, Value};
 use tidegate_core::{Group, Limit, Micros, Rate, Scope, Timestamp, TokenBucket, Touch};
 use tidegate_fleet::WithHeartbeat;
 use tidegate_store::{
-    BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Spend,
-    Stamped, Store, StoreError,
+    BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Servers,
+    Spend, Stamped, Store, StoreError,
 };
 
 use crate::client::{Call, Client, Route};
@@ -24,7 +24,6 @@ use crate::link::{Deadline, Target};
 use crate::observer::Operation;
 use crate::script::{self, Driver};
 use crate::sentinel::Sentinels;
-use crate::sharded::Shards;
 use crate::url::{StoreUrl, Topology};
 use crate::wire::{self, Answer, Change, Doubt, EncodeContext, OutcomeReader, Plan, ScriptAnswer};
 
@@ -101,7 +100,10 @@ fn route(url: &StoreUrl, config: &RedisConfig, dialer: &Arc<Dialer>) -> Route {
             Route::One { target: Target::Master(Arc::new(sentinels)), name }
         }
         Topology::Cluster => Route::Cluster(Cluster::new(endpoints)),
-        Topology::Sharded => Route::Sharded { shards: Shards::new(&endpoints), endpoints },
+        Topology::Sharded => {
+            let names: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+            Route::Sharded { shards: Servers::new(names.iter().map(String::as_str)), endpoints }
+        }
     }
 }
 

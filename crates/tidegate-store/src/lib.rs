@@ -14,6 +14,7 @@ mod lag;
 mod memory;
 mod outcomes;
 mod record;
+mod servers;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use contract::{
@@ -25,3 +26,4 @@ pub use lag::{MOST_LAG, Slice};
 pub use memory::{MemoryConfig, MemoryStats, MemoryStore, memory_bytes};
 pub use outcomes::{IntoOutcomes, Outcomes};
 pub use record::Record;
+pub use servers::Servers;

@@ -1,24 +1,24 @@
-//! Maps tags to independent servers.
+//! Maps tags to independent servers, for stores that are spread over several.
 //!
 //! Rendezvous hashing: each server gets a score for the tag, and the highest score wins. Removing one of N moves only its
 //! own tags; adding one moves about 1/N of all tags, all to it. The order of the list does not matter, the names do.
 
 use siphasher::sip::SipHasher13;
 
-use crate::url::Endpoint;
-
-/// The hash of each server's name.
+/// Independent servers, each with its part of all tags.
 #[derive(Debug)]
-pub(crate) struct Shards(Box<[u64]>);
+pub struct Servers(Box<[u64]>);
 
-impl Shards {
-    pub(crate) fn new(endpoints: &[Endpoint]) -> Self {
+impl Servers {
+    /// Servers by their names, which all nodes must write alike.
+    pub fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         // A fixed hash key: all limiters must agree, across versions.
-        Shards(endpoints.iter().map(|endpoint| hash(endpoint.to_string().as_bytes())).collect())
+        Servers(names.map(|name| hash(name.as_bytes())).collect())
     }
 
     /// The list index of the server that holds `tag`.
-    pub(crate) fn of(&self, tag: &[u8]) -> usize {
+    #[must_use]
+    pub fn of(&self, tag: &[u8]) -> usize {
         let tag = hash(tag);
         let draws = self.0.iter().map(|server| mixed(tag ^ server));
         let highest = draws.enumerate().max_by_key(|(_, draw)| *draw);
@@ -43,8 +43,12 @@ mod tests {
 
     const TAGS: u32 = 100_000;
 
-    fn servers(ports: std::ops::Range<u16>) -> Vec<Endpoint> {
-        ports.map(|port| Endpoint { host: "127.0.0.1".to_owned(), port }).collect()
+    fn names(ports: std::ops::Range<u16>) -> Vec<String> {
+        ports.map(|port| format!("127.0.0.1:{port}")).collect()
+    }
+
+    fn servers(names: &[String]) -> Servers {
+        Servers::new(names.iter().map(String::as_str))
     }
 
     fn tags() -> impl Iterator<Item = [u8; 4]> {
@@ -53,7 +57,7 @@ mod tests {
 
     #[test]
     fn tags_are_spread_evenly() {
-        let shards = Shards::new(&servers(7000..7005));
+        let shards = servers(&names(7000..7005));
         let mut counts = [0_u32; 5];
         tags().for_each(|tag| counts[shards.of(&tag)] += 1);
         for count in counts {
@@ -63,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_added_takes_its_share_and_moves_nothing_else() {
-        let (five, six) = (Shards::new(&servers(7000..7005)), Shards::new(&servers(7000..7006)));
+        let (five, six) = (servers(&names(7000..7005)), servers(&names(7000..7006)));
         let mut moved = 0;
         for tag in tags() {
             let (before, after) = (five.of(&tag), six.of(&tag));
@@ -75,19 +79,19 @@ mod tests {
 
     #[test]
     fn the_order_of_the_list_does_not_matter() {
-        let mut list = servers(7000..7005);
-        let before = Shards::new(&list);
-        let names = list.clone();
+        let mut list = names(7000..7005);
+        let before = servers(&list);
+        let unturned = list.clone();
         list.rotate_left(2);
-        let after = Shards::new(&list);
+        let after = servers(&list);
         for tag in tags() {
-            assert_eq!(names[before.of(&tag)], list[after.of(&tag)]);
+            assert_eq!(unturned[before.of(&tag)], list[after.of(&tag)]);
         }
     }
 
     #[test]
     fn a_tag_lives_where_it_lived_in_earlier_versions() {
-        let shards = Shards::new(&servers(7000..7005));
+        let shards = servers(&names(7000..7005));
         let places: Vec<usize> = tags().take(8).map(|tag| shards.of(&tag)).collect();
         // A different hash would move every cell of a fleet during an upgrade.
         assert_eq!(places, [3, 0, 1, 1, 0, 4, 3, 4]);
