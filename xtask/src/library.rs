@@ -8,7 +8,7 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 
 /// The crates that users of the library build, each after those that it needs.
-const LIBRARIES: [&str; 11] = [
+const LIBRARIES: [&str; 12] = [
     "tidegate-core",
     "tidegate-store",
     "tidegate-fleet",
@@ -18,6 +18,7 @@ const LIBRARIES: [&str; 11] = [
     "tidegate-http",
     "tidegate-tower",
     "tidegate-store-redis",
+    "tidegate-store-memcached",
     "tidegate-store-postgres",
     "tidegate",
 ];
@@ -96,8 +97,9 @@ fn subsets(features: &[&str]) -> impl Iterator<Item = String> {
 /// The facade's: what implies another is left out beside it.
 fn combinations() -> Vec<String> {
     // It re-exports a module and changes nothing else: alone, and beside all others.
-    let with_all = "memory,redis-tls,axum,tonic,jwt,tracing,conformance";
-    let mut all = vec!["conformance".to_owned(), with_all.to_owned()];
+    let with_all = "memory,redis-tls,postgres-tls,memcached,axum,tonic,jwt,tracing,conformance";
+    let mut all: Vec<String> =
+        ["conformance", with_all, "postgres", "postgres-tls", "memcached"].map(str::to_owned).into();
     for memory in ["", "memory"] {
         for redis in ["", "redis", "redis-tls"] {
             for middleware in ["", "tower", "axum", "tonic", "axum,tonic"] {
@@ -236,7 +238,7 @@ mod tests {
         let mut different = all.clone();
         different.sort();
         different.dedup();
-        assert_eq!((all.len(), different.len()), (122, 122));
+        assert_eq!((all.len(), different.len()), (125, 125));
         assert!(
             all.contains(&String::new())
                 && all.contains(&"memory,redis-tls,axum,tonic,jwt,tracing".to_owned())

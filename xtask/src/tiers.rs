@@ -65,6 +65,7 @@ pub(crate) const MEASURING: [(&str, &[&str]); 5] = [
         &[
             "control_load::",
             "many_rules::",
+            "memcached_store::",
             "memory::",
             "overload::",
             "postgres_store::",

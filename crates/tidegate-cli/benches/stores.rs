@@ -16,9 +16,10 @@ use tidegate_limiter::{
 };
 use tidegate_rules::{Format, RuleSet};
 use tidegate_store::Store;
+use tidegate_store_memcached::{MemcachedConfig, MemcachedStore};
 use tidegate_store_postgres::{PostgresConfig, PostgresStore};
 use tidegate_store_redis::{RedisConfig, RedisStore};
-use tidegate_testkit::{Postgres, Redis};
+use tidegate_testkit::{Memcached, Postgres, Redis};
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
@@ -44,6 +45,14 @@ fn main() {
             Arc::new(RedisStore::new(&redis.url().parse().unwrap(), &config).unwrap())
         };
         measure("Redis", &at).await;
+        let memcached = Memcached::start_with(&["-m", "512"]);
+        let at = || -> Arc<dyn Store> {
+            let config = MemcachedConfig::default().timeout(PATIENT);
+            Arc::new(
+                MemcachedStore::new(&Memcached::url_of(&[&memcached]).parse().unwrap(), &config).unwrap(),
+            )
+        };
+        measure("Memcached", &at).await;
         let postgres = Postgres::start();
         let url = postgres.new_database();
         let at = || -> Arc<dyn Store> {

@@ -27,7 +27,7 @@ impl Describe for StoreUsage {
             let help = "Memory limit of the store (maxmemory), on all its nodes.";
             families.gauge("store_memory_max_bytes", help, self.most_bytes);
         }
-        let help = "Keys that Redis evicted for lack of memory. Each one loses what its caller had spent. Must stay 0.";
+        let help = "Keys that the store's servers evicted for lack of memory. Each one loses what its caller had spent. Must stay 0.";
         families.counter("store_evicted_keys", help, self.evicted);
     }
 }

@@ -55,6 +55,8 @@
 //! | `memory` (default) | counters in this process: [`in_memory`] | no async runtime, few crates |
 //! | `redis` | counters shared by a fleet: `on_redis`, on one Redis, Sentinel, Cluster or shards | tokio, redis |
 //! | `redis-tls` | the same over TLS: `rediss://` | rustls |
+//! | `postgres`, `postgres-tls` | counters in PostgreSQL (`Setup::on_shared_store`) | tokio, tokio-postgres |
+//! | `memcached` | the same in Memcached | tokio |
 //! | `tower` | `middleware::RateLimitLayer`, for any tower service over HTTP | http, tokio's `sync` |
 //! | `axum` | the same, reading axum's peer addresses and nested paths | axum |
 //! | `tonic` | the same, reading tonic's peer addresses | tonic |
@@ -68,6 +70,8 @@ mod checked;
 #[cfg(feature = "redis")]
 mod redis;
 mod setup;
+#[cfg(any(feature = "redis", feature = "postgres", feature = "memcached"))]
+mod shared;
 mod skipped;
 mod spend;
 #[cfg(feature = "tracing")]
@@ -79,6 +83,8 @@ pub use checked::Checked;
 #[cfg(feature = "redis")]
 pub use redis::{OnRedisError, on_redis, on_redis_with};
 pub use setup::{IntoRules, Setup, compile};
+#[cfg(any(feature = "redis", feature = "postgres", feature = "memcached"))]
+pub use shared::SharedStoreError;
 pub use spend::{Lease, Spend};
 pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 pub use tidegate_limiter::{
@@ -86,13 +92,19 @@ pub use tidegate_limiter::{
     LimiterConfig, Patience, QueueBounds, RefundError, RemoteConfig, Report, Runtime, Source, SpentAt, Task,
     Unsettled,
 };
-#[cfg(any(feature = "redis", feature = "tower"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "memcached", feature = "tower"))]
 pub use tidegate_limiter::{TokioHandle, TokioRuntime};
 pub use tidegate_rules::{
     Coordination, Descriptor, Diagnostics, Format, OnMissingKey, OnStoreFailure, RuleSet,
     Source as RuleSource, UnknownDomain, load,
 };
 pub use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, StoreError, SystemClock};
+#[cfg(feature = "memcached")]
+#[doc(inline)]
+pub use tidegate_store_memcached as memcached;
+#[cfg(feature = "postgres")]
+#[doc(inline)]
+pub use tidegate_store_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use tidegate_store_redis::{RedisConfig, RedisStore, StoreUrl, TimeSource};
 #[cfg(feature = "tower")]

@@ -3,14 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_limiter::{
-    LATE_CALLS_HEARD_FOR, Limiter, LimiterConfig, RemoteConfig, TokioHandle, prober_thread,
-};
+use tidegate_limiter::{LATE_CALLS_HEARD_FOR, Limiter};
 use tidegate_rules::Diagnostics;
 use tidegate_store_redis::{ConfigError, RedisConfig, RedisStore, StoreUrl, UrlError};
-use tokio::runtime::Handle;
 
 use crate::setup::{IntoRules, Setup};
+use crate::shared::SharedStoreError;
 
 /// Why a limiter on Redis cannot be created.
 #[derive(Debug)]
@@ -67,19 +65,18 @@ impl Setup {
     /// # Errors
     /// When the rules, the URL or the configuration have mistakes, or it is not called on a tokio runtime.
     pub fn on_redis(self, url: &str) -> Result<Limiter, OnRedisError> {
-        let runtime = Handle::try_current().map_err(|_| OnRedisError::NoRuntime)?;
+        // Mistakes in the rules are told before those in the URL.
         let rules = self.rules.map_err(OnRedisError::Rules)?;
         let url: StoreUrl = url.parse().map_err(OnRedisError::Url)?;
-        let config = self.redis.clone().late_answers(LATE_CALLS_HEARD_FOR.into());
+        let (config, timeout) =
+            (self.redis.clone().late_answers(LATE_CALLS_HEARD_FOR.into()), self.redis.timeout);
         let store = RedisStore::new(&url, &config).map_err(OnRedisError::Store)?;
-        let mut remote = RemoteConfig::new(Arc::new(TokioHandle(runtime.clone())));
-        remote.prober = prober_thread();
-        remote.timeout = self.redis.timeout.into();
-        let mut limiter = LimiterConfig::new(rules, Arc::new(store), self.observer);
-        limiter.clock = self.clock.unwrap_or(limiter.clock);
-        let limiter = Limiter::new(limiter.over_a_network(remote));
-        drop(runtime.spawn(limiter.maintain()));
-        Ok(limiter)
+        Setup { rules: Ok(rules), ..self }.on_shared_store(Arc::new(store), timeout).map_err(|error| {
+            match error {
+                SharedStoreError::Rules(mistakes) => OnRedisError::Rules(mistakes),
+                SharedStoreError::NoRuntime => OnRedisError::NoRuntime,
+            }
+        })
     }
 }
 

@@ -95,6 +95,12 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Apt { package: "pgbouncer", program: "pgbouncer" },
     },
     Tool {
+        name: "memcached",
+        used_by: "tests of counters in Memcached",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "memcached", program: "memcached" },
+    },
+    Tool {
         name: "prometheus",
         used_by: "tests of the metrics, and of the rules and the dashboard that are shipped for them",
         wanted: Wanted::Now,

@@ -15,7 +15,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-rules", &["tidegate-core"]),
     ("tidegate-store", &["tidegate-core"]),
     ("tidegate-fleet", &["tidegate-store"]),
-    ("tidegate-store-postgres", &["tidegate-store"]),
+    ("tidegate-store-memcached", &["tidegate-fleet", "tidegate-store"]),
+    ("tidegate-store-postgres", &["tidegate-fleet", "tidegate-store"]),
     ("tidegate-store-redis", &["tidegate-fleet", "tidegate-store"]),
     ("tidegate-shed", &["tidegate-rules", "tidegate-store"]),
     ("tidegate-limiter", &["tidegate-rules", "tidegate-shed", "tidegate-store"]),
@@ -32,7 +33,16 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["tidegate-decisions", "tidegate-replay", "tidegate-rulestore", "tidegate-telemetry"],
     ),
     ("tidegate-sim", &["tidegate-limiter"]),
-    ("tidegate", &["tidegate-limiter", "tidegate-tower", "tidegate-store-redis"]),
+    (
+        "tidegate",
+        &[
+            "tidegate-limiter",
+            "tidegate-tower",
+            "tidegate-store-memcached",
+            "tidegate-store-postgres",
+            "tidegate-store-redis",
+        ],
+    ),
     (
         "tidegate-cli",
         &[
@@ -40,6 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tidegate-admin",
             "tidegate-fleet",
             "tidegate-sim",
+            "tidegate-store-memcached",
             "tidegate-store-postgres",
             "tidegate-store-redis",
             "tidegate-http",

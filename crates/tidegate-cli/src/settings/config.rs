@@ -104,7 +104,7 @@ pub(crate) struct Listen {
 pub(crate) struct Store {
     /// `memory:`, the default; redis://[user:password@]host[:port][/database], rediss:// with TLS,
     /// redis+sentinel://host,host/service, redis+cluster://host,host or redis+sharded://host,host;
-    /// postgres://user[:password]@host[:port],host/database[?sslmode=require]
+    /// postgres://user[:password]@host[:port],host/database[?sslmode=require]; memcached://host[:port],host
     pub(crate) url: Option<Secret>,
     /// The password for the url's user, so that it need not stand in the url
     pub(crate) password: Option<Secret>,

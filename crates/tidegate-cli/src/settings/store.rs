@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tidegate_http::answer::ClosedStatus;
+use tidegate_store_memcached::MemcachedUrl;
 use tidegate_store_postgres::PostgresUrl;
 use tidegate_store_redis::{Credentials, TlsFiles, Topology, Transport, UrlError};
 
@@ -75,6 +76,8 @@ pub(crate) enum StoreUrl {
     Redis(tidegate_store_redis::StoreUrl),
     /// A PostgreSQL database.
     Postgres(PostgresUrl),
+    /// One Memcached, or several.
+    Memcached(MemcachedUrl),
 }
 
 impl StoreSettings {
@@ -148,6 +151,7 @@ impl StoreUrl {
             StoreUrl::Memory => false,
             StoreUrl::Redis(url) => url.endpoints.iter().any(|endpoint| !is_loopback(&endpoint.host)),
             StoreUrl::Postgres(url) => url.hosts().any(|host| !is_loopback(&host)),
+            StoreUrl::Memcached(url) => url.hosts().any(|host| !is_loopback(host)),
         }
     }
 
@@ -156,6 +160,8 @@ impl StoreUrl {
         match self {
             StoreUrl::Memory => Err(Failure::new("store.password: the memory store has none")
                 .hint("it is for redis://, its kin, and postgres://: is `store.url` set?")),
+            StoreUrl::Memcached(_) => Err(Failure::new("store.password: Memcached asks for no login")
+                .hint("let only trusted machines reach it")),
             StoreUrl::Postgres(url) if url.has_password() => {
                 Err(Failure::new("store.password: the url has a password too").hint("keep one of them"))
             }
@@ -195,6 +201,7 @@ impl fmt::Display for StoreUrl {
         let url = match self {
             StoreUrl::Memory => return f.write_str("memory:"),
             StoreUrl::Postgres(url) => return url.fmt(f),
+            StoreUrl::Memcached(url) => return url.fmt(f),
             StoreUrl::Redis(url) => url,
         };
         let scheme = match url.transport {
@@ -226,12 +233,15 @@ impl FromStr for StoreUrl {
                     Failure::new(format!("cannot read the store's url: {}", error.problem)).hint(error.hint)
                 })
             }
+            _ if url.starts_with("memcached://") => url.parse().map(StoreUrl::Memcached).map_err(|error| {
+                Failure::new(format!("cannot read the store's url: {}", error.problem)).hint(error.hint)
+            }),
             _ => {
                 let known =
                     url.split_once(':').map(|(scheme, _)| format!("unknown kind of store `{scheme}`"));
                 Err(Failure::new(known.unwrap_or_else(|| "the store has no kind".to_owned())).hint(
                     "use memory:, which keeps counters in this process, or redis://host:port, redis+sentinel://…, \
-                     redis+cluster://…, redis+sharded://… or postgres://user@host/database, which servers share",
+                     redis+cluster://…, redis+sharded://…, postgres://user@host/database or memcached://host,host, which servers share",
                 ))
             }
         }
@@ -266,6 +276,7 @@ mod tests {
             "redis+sentinel://user:hunter2@host",
             "redos://user:hunter2@host",
             "postgres://user:hunter2@host:port/d",
+            "memcached://user:hunter2@host",
         ] {
             let failure = format!("{:?}", url.parse::<StoreUrl>().unwrap_err());
             assert!(!failure.contains("hunt") && !failure.contains("er2"), "{url}: {failure}");
@@ -286,6 +297,7 @@ mod tests {
             ("rediss+sentinel://:hunter2@a,b:2/main", "rediss+sentinel://a:26379,b:2/main"),
             ("redis+cluster://u:hunter2@a,b", "redis+cluster://a:6379,b:6379"),
             ("postgres://u:hunter2@a,b:1/d", "postgres://a:5432,b:1/d"),
+            ("memcached://a,b:1", "memcached://a:11211,b:1"),
         ] {
             assert_eq!(url.parse::<StoreUrl>().unwrap().to_string(), shown);
         }
@@ -356,6 +368,7 @@ mod tests {
             ("redis+cluster://127.0.0.1,10.0.0.5", true),
             ("postgres://u@127.0.0.1/d", false),
             ("postgres://u@127.0.0.1,db/d", true),
+            ("memcached://127.0.0.1,cache", true),
         ] {
             assert_eq!(url.parse::<StoreUrl>().unwrap().is_beyond_loopback(), beyond, "{url}");
         }

@@ -1,11 +1,11 @@
-//! What two servers on one Redis know together of their decisions: a search, the busiest callers, suggested limits.
+//! What two servers on one store know together of their decisions: a search, the busiest callers, suggested limits.
 
 use std::fs;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_testkit::{Redis, TidegateServer, eventually, http, poll};
+use tidegate_testkit::{Memcached, Postgres, Redis, TidegateServer, eventually, http, poll};
 
 use crate::control_world::{PATIENCE, TOKEN};
 use crate::redis_world::BINARY;
@@ -36,14 +36,13 @@ struct Node {
 }
 
 impl Node {
-    fn start(redis: &Redis, name: &str, clear: &str, rules: &str) -> Node {
+    fn start(store: &str, name: &str, clear: &str, rules: &str) -> Node {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("rules.yaml"), rules).unwrap();
         let config = format!(
             "listen: {{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }}\n\
-             store: {{ url: '{}', timeout: 5s }}\nrules: {{ paths: [rules.yaml] }}\nadmin: {{ node: {name} }}\n\
-             decision_log: {{ admissions_one_in: 1, refusals_per_second: 1000000, clear: {clear} }}\n",
-            redis.url()
+             store: {{ url: '{store}', timeout: 5s }}\nrules: {{ paths: [rules.yaml] }}\nadmin: {{ node: {name} }}\n\
+             decision_log: {{ admissions_one_in: 1, refusals_per_second: 1000000, clear: {clear} }}\n"
         );
         let path = dir.path().join("tidegate.yaml");
         fs::write(&path, config).unwrap();
@@ -54,12 +53,12 @@ impl Node {
     }
 
     /// Two that know of each other.
-    fn pair(redis: &Redis, clear: &str) -> [Node; 2] {
-        Node::pair_with(redis, clear, RULES)
+    fn pair(store: &str, clear: &str) -> [Node; 2] {
+        Node::pair_with(store, clear, RULES)
     }
 
-    fn pair_with(redis: &Redis, clear: &str, rules: &str) -> [Node; 2] {
-        let nodes = ["one", "two"].map(|name| Node::start(redis, name, clear, rules));
+    fn pair_with(store: &str, clear: &str, rules: &str) -> [Node; 2] {
+        let nodes = ["one", "two"].map(|name| Node::start(store, name, clear, rules));
         for node in &nodes {
             eventually("both nodes are known", PATIENCE, || {
                 node.get("/nodes")["nodes"].as_array().is_some_and(|nodes| nodes.len() == 2)
@@ -158,7 +157,22 @@ fn named(caller: &Value) -> usize {
 #[test]
 fn overview_and_metrics_count_requests_as_a_client_does() {
     let redis = Redis::start();
-    let nodes = Node::pair_with(&redis, "[user]", FOUR_RULES);
+    overview_counts_as_a_client_does(&redis.url());
+}
+
+#[test]
+fn overview_and_callers_on_postgres_are_of_all_nodes() {
+    overview_counts_as_a_client_does(&Postgres::shared().new_database());
+}
+
+#[test]
+fn overview_and_callers_on_memcached_are_of_all_nodes() {
+    let servers = [(); 2].map(|()| Memcached::start());
+    overview_counts_as_a_client_does(&Memcached::url_of(&servers.each_ref()));
+}
+
+fn overview_counts_as_a_client_does(store: &str) {
+    let nodes = Node::pair_with(store, "[user]", FOUR_RULES);
     let mut counted = [0.0, 0.0];
     for number in 0..120 {
         let user = format!("u{}", number % 10);
@@ -190,12 +204,14 @@ fn overview_and_metrics_count_requests_as_a_client_does() {
         ["allowed", "refused"].map(sum)
     };
     eventually("the fleet's chart has each request once", PATIENCE, || shown() == counted);
+    let top = nodes[1].whole("/keys/top?by=used&limit=100");
+    assert_eq!(top["nodes"].as_array().unwrap().len(), 2, "both answered: {top}");
 }
 
 #[test]
 fn the_busiest_callers_of_two_nodes_are_exact_within_the_stated_error() {
     let redis = Redis::start();
-    let [one, two] = Node::pair(&redis, "['*']");
+    let [one, two] = Node::pair(&redis.url(), "['*']");
     let drawn = zipf(3_000, 8_000);
     let mut exact = vec![0u64; 3_000];
     drawn.iter().for_each(|user| exact[*user] += 1);
@@ -231,7 +247,7 @@ fn the_busiest_callers_of_two_nodes_are_exact_within_the_stated_error() {
 #[test]
 fn who_is_at_its_limit_on_one_node_is_nearest_to_it_wherever_it_was_seen_before() {
     let redis = Redis::start();
-    let [one, two] = Node::pair(&redis, "['*']");
+    let [one, two] = Node::pair(&redis.url(), "['*']");
     // Node one sees alice with all but one left, and bob with half; on node two alice spends the rest.
     one.ask(&["alice".to_owned()]);
     one.ask(&vec!["bob".to_owned(); 20]);
@@ -255,7 +271,7 @@ fn who_is_at_its_limit_on_one_node_is_nearest_to_it_wherever_it_was_seen_before(
 fn a_search_finds_what_the_other_node_refused_and_a_viewer_sees_no_key() {
     let redis = Redis::start();
     // Callers are hashed with the secret that the fleet keeps in its store.
-    let [one, two] = Node::pair(&redis, "[]");
+    let [one, two] = Node::pair(&redis.url(), "[]");
     two.ask(&vec!["alice@example.com".to_owned(); 42]);
     one.ask(&["alice@example.com".to_owned()]);
     let found = one.whole("/decisions?key=user=alice@example.com&verdict=refused");
@@ -282,7 +298,7 @@ fn a_search_finds_what_the_other_node_refused_and_a_viewer_sees_no_key() {
 #[test]
 fn every_answer_is_of_all_nodes_whichever_of_them_hears_the_question_first() {
     let redis = Redis::start();
-    let [one, two] = Node::pair(&redis, "['*']");
+    let [one, two] = Node::pair(&redis.url(), "['*']");
     one.ask(&["alice".to_owned()]);
     two.ask(&["alice".to_owned()]);
     // Eight in a row: the one that asks is now before the other with its heartbeat, now behind it.
@@ -295,7 +311,7 @@ fn every_answer_is_of_all_nodes_whichever_of_them_hears_the_question_first() {
 #[test]
 fn a_node_that_does_not_answer_is_named() {
     let redis = Redis::start();
-    let [one, mut two] = Node::pair(&redis, "['*']");
+    let [one, mut two] = Node::pair(&redis.url(), "['*']");
     one.ask(&["alice".to_owned()]);
     // It counts as alive for five seconds after its last heartbeat.
     two.server.process().pause();
@@ -308,7 +324,7 @@ fn a_node_that_does_not_answer_is_named() {
 #[test]
 fn a_frozen_node_is_missed_until_it_comes_back_and_one_that_takes_leave_is_not() {
     let redis = Redis::start();
-    let [one, mut two] = Node::pair(&redis, "['*']");
+    let [one, mut two] = Node::pair(&redis.url(), "['*']");
     two.server.process().pause();
     let is_lost = |one: &Node| {
         let nodes = one.get("/nodes");
@@ -335,7 +351,7 @@ fn a_frozen_node_is_missed_until_it_comes_back_and_one_that_takes_leave_is_not()
 #[test]
 fn peaks_are_what_a_caller_used_on_all_nodes_and_each_limit_says_whom_it_would_touch() {
     let redis = Redis::start();
-    let [one, two] = Node::pair(&redis, "['*']");
+    let [one, two] = Node::pair(&redis.url(), "['*']");
     for _ in 0..5 {
         one.ask(&["alice".to_owned(), "bob".to_owned()]);
         two.ask(&["alice".to_owned()]);
@@ -358,7 +374,7 @@ fn peaks_are_what_a_caller_used_on_all_nodes_and_each_limit_says_whom_it_would_t
 #[test]
 fn a_preview_plays_four_thousand_decisions_of_the_other_node() {
     let redis = Redis::start();
-    let [one, two] = Node::pair(&redis, "['*']");
+    let [one, two] = Node::pair(&redis.url(), "['*']");
     let users: Vec<String> = (0..4_000).map(|n| format!("u{}", n % 100)).collect();
     two.ask(&users);
     let preview = one.preview(&RULES.replace("limit: 40", "limit: 30"));
@@ -380,7 +396,7 @@ fn forty_rules() -> String {
 #[test]
 fn among_forty_rules_each_is_suggested_what_it_is_when_asked_for_alone() {
     let redis = Redis::start();
-    let [one, two] = Node::pair_with(&redis, "['*']", &forty_rules());
+    let [one, two] = Node::pair_with(&redis.url(), "['*']", &forty_rules());
     // Of the first rule 5,000 callers, one request each on either node; of the others twenty.
     let asks = |path: usize, callers: usize| {
         (0..callers).map(move |user| json!({ "user": format!("caller-{user}"), "path": format!("/p{path}") }))

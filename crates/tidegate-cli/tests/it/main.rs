@@ -47,6 +47,7 @@ mod live_and_replay_at_once;
 mod live_and_replay_week;
 mod log_lines;
 mod many_rules;
+mod memcached_store;
 mod memory;
 mod memory_store;
 mod messages;

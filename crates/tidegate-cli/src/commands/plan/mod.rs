@@ -43,10 +43,11 @@ fn home(url: &str) -> Result<Home, Failure> {
     if url == "memory:" {
         return Ok(Home::Memory);
     }
-    if url.starts_with("postgres") {
-        return Err(Failure::new("--store: there are no measurements of PostgreSQL to plan with").hint(
-            "`cargo xtask bench stores` measures it on your machine; docs/operate/stores.md has ours",
-        ));
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") || url.starts_with("memcached://") {
+        return Err(Failure::new("--store: there are measurements of Redis and memory only to plan with")
+            .hint(
+                "`cargo xtask bench stores` measures it on your machine; docs/operate/stores.md has ours",
+            ));
     }
     let url: StoreUrl = url.parse().map_err(|error| {
         Failure::new(format!("--store: {error}")).hint(

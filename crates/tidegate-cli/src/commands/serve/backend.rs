@@ -8,9 +8,11 @@ use tidegate_core::Micros;
 use tidegate_fleet::FleetStore;
 use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioRuntime, prober_thread};
 use tidegate_metrics::{Metrics, StoreUsage};
+use tidegate_rules::RuleSet;
 #[cfg(test)]
 use tidegate_store::Clock;
 use tidegate_store::{MemoryConfig, MemoryStore, Store, StoreError};
+use tidegate_store_memcached::{MemcachedConfig, MemcachedStore};
 use tidegate_store_postgres::{PostgresConfig, PostgresStore};
 #[cfg(test)]
 use tidegate_store_redis::TimeSource;
@@ -27,6 +29,8 @@ pub(super) enum Backend {
     Redis(Arc<RedisStore>, Arc<Holdings>),
     /// The same.
     Postgres(Arc<PostgresStore>, Arc<Holdings>),
+    /// The same.
+    Memcached(Arc<MemcachedStore>, Arc<Holdings>),
 }
 
 /// The contents of the store's servers at the last look.
@@ -74,6 +78,12 @@ impl Backend {
                     .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
                 Ok(Backend::Postgres(Arc::new(store), Arc::default()))
             }
+            StoreUrl::Memcached(url) => {
+                let config = memcached_config(&settings.store, metrics);
+                let store = MemcachedStore::new(url, &config)
+                    .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
+                Ok(Backend::Memcached(Arc::new(store), Arc::default()))
+            }
         }
     }
 
@@ -104,6 +114,9 @@ impl Backend {
                 unusable.next().map(|report| report.to_string())
             }
             Backend::Postgres(store, _) => store.look().await.err().map(|error| why(&error)),
+            Backend::Memcached(store, _) => {
+                store.look().await.into_iter().find_map(Result::err).map(|error| why(&error))
+            }
         };
         let Some(problem) = problem else { return Ok(()) };
         Err(Failure::new(format!("the store {url} cannot be used: {problem}"))
@@ -115,24 +128,27 @@ impl Backend {
             Backend::Memory(store) => store.clone(),
             Backend::Redis(store, _) => store.clone(),
             Backend::Postgres(store, _) => store.clone(),
+            Backend::Memcached(store, _) => store.clone(),
         }
     }
 
     /// The store, if nodes can tell each other through it what they run.
     pub(super) fn fleet(&self) -> Option<Arc<dyn FleetStore>> {
         match self {
-            Backend::Memory(_) | Backend::Postgres(..) => None,
+            Backend::Memory(_) => None,
             Backend::Redis(store, _) => Some(store.clone()),
+            Backend::Postgres(store, _) => Some(store.clone()),
+            Backend::Memcached(store, _) => Some(store.clone()),
         }
     }
 
     /// Shard lists of other nodes that differ from ours.
     pub(super) fn other_shards(&self) -> Vec<String> {
         match self {
-            Backend::Memory(_) | Backend::Postgres(..) => Vec::new(),
             Backend::Redis(_, holdings) => {
                 holdings.other_shards.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
+            _ => Vec::new(),
         }
     }
 
@@ -140,18 +156,7 @@ impl Backend {
     pub(super) fn shared(&self) -> Option<Arc<dyn Store>> {
         match self {
             Backend::Memory(_) => None,
-            Backend::Redis(..) | Backend::Postgres(..) => Some(self.store()),
-        }
-    }
-
-    /// What nodes cannot do through this store although they share it; none if nothing is missing.
-    pub(super) fn lacks(&self) -> Option<&'static str> {
-        match self {
-            Backend::Memory(_) | Backend::Redis(..) => None,
-            Backend::Postgres(..) => Some(
-                "nodes share counters through this store, and nothing else: each shows only its own decisions, callers and \
-                 charts, and takes rules from files or from the database of `admin.database`",
-            ),
+            _ => Some(self.store()),
         }
     }
 
@@ -194,6 +199,7 @@ impl Backend {
             Backend::Memory(store) => sweep(&store).await,
             Backend::Redis(store, holdings) => look_at_servers(&store, &holdings).await,
             Backend::Postgres(store, holdings) => keep_postgres(&store, &holdings).await,
+            Backend::Memcached(store, holdings) => keep_memcached(&store, &holdings).await,
         }
     }
 
@@ -204,7 +210,9 @@ impl Backend {
                 let stats = store.stats();
                 StoreUsage { keys: stats.cells as u64, bytes: stats.bytes as u64, ..StoreUsage::default() }
             }
-            Backend::Redis(_, holdings) | Backend::Postgres(_, holdings) => StoreUsage {
+            Backend::Redis(_, holdings)
+            | Backend::Postgres(_, holdings)
+            | Backend::Memcached(_, holdings) => StoreUsage {
                 keys: holdings.keys.load(Ordering::Relaxed),
                 bytes: holdings.bytes.load(Ordering::Relaxed),
                 most_bytes: holdings.most_bytes.load(Ordering::Relaxed),
@@ -323,6 +331,31 @@ fn postgres_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> Postgres
         .observer(Arc::new(CountCalls(metrics.clone())))
 }
 
+fn memcached_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> MemcachedConfig {
+    let default = MemcachedConfig::default();
+    MemcachedConfig::default()
+        .key_prefix(settings.key_prefix.clone().unwrap_or(default.key_prefix))
+        .timeout(settings.timeout.unwrap_or(default.timeout))
+        .late_answers(LATE_CALLS_HEARD_FOR.into())
+        .observer(Arc::new(CountCalls(metrics.clone())))
+}
+
+/// Refuses rules whose state the configured store cannot keep.
+pub(super) fn check_rules(url: &StoreUrl, rules: &RuleSet) -> Result<(), Failure> {
+    if !matches!(url, StoreUrl::Memcached(_)) {
+        return Ok(());
+    }
+    for rule in rules.rules() {
+        for limit in rule.limits() {
+            if let Some(why) = MemcachedStore::cannot_keep(&limit.limit) {
+                return Err(Failure::new(format!("rule `{}`: {url} cannot keep {why}", rule.name()))
+                    .hint("lower the limit, or keep counters in Redis or PostgreSQL"));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn cannot_use(field: &str, problem: &str, hint: &str) -> Failure {
     Failure::new(format!("cannot use the store: {field}: {problem}")).hint(hint)
 }
@@ -370,6 +403,48 @@ async fn look_at_postgres(store: &PostgresStore, holdings: &Holdings, told: &mut
     }
 }
 
+/// Looks at the servers now and then. Logs the state of each once, and once when it changes.
+async fn keep_memcached(store: &MemcachedStore, holdings: &Holdings) {
+    let mut told = vec![String::new(); store.nodes()];
+    loop {
+        let (mut keys, mut bytes, mut most, mut evicted) = (0, 0, 0, 0);
+        for (server, report) in store.look().await.into_iter().enumerate() {
+            let endpoint = store.endpoint(server);
+            let news = match &report {
+                Ok(report) => {
+                    (keys, bytes) = (keys + report.items, bytes + report.bytes);
+                    (most, evicted) = (most + report.most_bytes, evicted + report.evictions);
+                    format!("store {endpoint} runs Memcached {}: {:?}", report.version, report.warnings)
+                }
+                // A continuing outage is not news, even if the error text changes.
+                Err(_) => format!("{endpoint} is unavailable"),
+            };
+            if told[server] == news {
+                continue;
+            }
+            match report {
+                Ok(report) => {
+                    tracing::info!("store {endpoint} runs Memcached {}", report.version);
+                    report.warnings.iter().for_each(|warning| tracing::warn!("store {endpoint}: {warning}"));
+                }
+                Err(error) => {
+                    let why = why(&error);
+                    tracing::warn!(
+                        "store {endpoint}: {why}; rules decide by their failure policy until it answers"
+                    );
+                }
+            }
+            told[server] = news;
+        }
+        holdings.keys.store(keys, Ordering::Relaxed);
+        holdings.bytes.store(bytes, Ordering::Relaxed);
+        holdings.most_bytes.store(most, Ordering::Relaxed);
+        // A restarted server counts from zero, but our counter must never go down.
+        holdings.evicted.fetch_max(evicted, Ordering::Relaxed);
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
 /// A store's error with its causes, on one line.
 fn why(error: &StoreError) -> String {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
@@ -380,6 +455,12 @@ fn why(error: &StoreError) -> String {
 struct CountCalls(Arc<Metrics>);
 
 impl tidegate_store_postgres::Observer for CountCalls {
+    fn called(&self, failure: Option<&'static str>) {
+        self.0.server_called(failure);
+    }
+}
+
+impl tidegate_store_memcached::Observer for CountCalls {
     fn called(&self, failure: Option<&'static str>) {
         self.0.server_called(failure);
     }

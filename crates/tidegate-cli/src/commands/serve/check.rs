@@ -8,7 +8,7 @@ use tidegate_admin::RuleSource;
 use tidegate_metrics::Metrics;
 use tidegate_rules::RuleSet;
 
-use super::backend::Backend;
+use super::backend::{Backend, check_rules};
 use super::data_plane::check_domains;
 use super::flags::read_file;
 use super::secrets::Reloads;
@@ -45,6 +45,7 @@ pub(crate) fn check(settings: &Settings, rules: Option<&RuleSet>) -> Result<(), 
     if let Some(xds) = &settings.xds {
         xds.server()?;
     }
+    rules.map_or(Ok(()), |rules| check_rules(&settings.store.url, rules))?;
     // This does not connect.
     Backend::open(settings, &Arc::new(Metrics::new()))?;
     Ok(())

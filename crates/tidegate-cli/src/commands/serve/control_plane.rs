@@ -120,7 +120,7 @@ async fn fill(store: &RuleStore) -> Result<(), Error> {
 /// use before it serves. If neither is available, the starter rules are better than none.
 pub(super) fn first_rules(settings: &Settings, has_database: bool) -> Result<LoadedRules, Failure> {
     let follows_others =
-        settings.control.database == DatabaseChoice::None && matches!(settings.store.url, StoreUrl::Redis(_));
+        settings.control.database == DatabaseChoice::None && settings.store.url != StoreUrl::Memory;
     match has_database || follows_others {
         true => Ok(LoadedRules { rules: RuleSet::default(), files: Vec::new() }),
         false => Ok(settings.rules.load()?),

@@ -48,7 +48,7 @@ use crate::failure::Failure;
 use crate::reload::Watch;
 use crate::repeats::Repeats;
 use crate::rules::LoadedRules;
-use crate::settings::{Settings, StoreSettings, StoreUrl, shows_a_password};
+use crate::settings::{Settings, StoreSettings, shows_a_password};
 use crate::unread::Surfaces;
 use crate::{clock, logging};
 use alert_watcher::AlertWatcher;
@@ -141,10 +141,7 @@ async fn serve(
     let busy = Arc::new(BusyRatio::default());
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let seal = settings.store.fleet_secret.as_ref().map(|secret| Seal::new(secret.bytes()));
-    warn_of_open_redis(&settings.store);
-    if let Some(lacking) = backend.lacks() {
-        tracing::warn!(store = %settings.store.url, "{lacking}");
-    }
+    warn_of_open_store(&settings.store);
     let fleet = backend.fleet().map(|store| StoreFleet::new(store, clock.clone(), seal));
     let admin_tokens = settings.admin_tokens.load("admin.tokens")?;
     let parts = ControlParts {
@@ -309,14 +306,11 @@ fn warn_of_envoys_variables(names: Vec<String>) {
     }
 }
 
-/// Says that whoever can write to a Redis elsewhere controls this fleet.
-fn warn_of_open_redis(store: &StoreSettings) {
-    if matches!(store.url, StoreUrl::Redis(_))
-        && store.fleet_secret.is_none()
-        && store.url.is_beyond_loopback()
-    {
+/// Says that whoever can write to a store elsewhere controls this fleet.
+fn warn_of_open_store(store: &StoreSettings) {
+    if store.fleet_secret.is_none() && store.url.is_beyond_loopback() {
         tracing::warn!(
-            "`store.fleet_secret` is not set: whoever can write to the Redis of this fleet can replace its rules and bans; \
+            "`store.fleet_secret` is not set: whoever can write to the store of this fleet can replace its rules and bans; \
              give all nodes the same secret, those with the database first"
         );
     }

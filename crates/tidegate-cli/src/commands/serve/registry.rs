@@ -46,7 +46,7 @@ pub(super) fn gather(
             let store = store.clone();
             registry.with(move || store.stats())
         }
-        Backend::Redis(..) | Backend::Postgres(..) => {
+        _ => {
             let (all, some) = (Arc::new(limiters), |limiters: &[Arc<Limiter>]| limiters[0].clone());
             let (own, nodes) = (some(&all), some(&all));
             registry
