@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { changesOf, likeItsNewest, seenWith } from '../src/lib/callers';
+import { changesOf, likeItsNewest, refusedCallers, seenWith } from '../src/lib/callers';
 import type { AuditEntry, Decision } from '../src/lib/types';
 
 const decided = (attributes: Record<string, string>, n = 1) => ({ domain: 'api', attributes, n }) as unknown as Decision;
@@ -29,4 +29,10 @@ test('the changes of a caller are those that named it in its domain, the newest 
     entry(4, 'api', { domain: 'api', when: { user: '42', path: '/x' } }),
   ];
   assert.deepEqual(changesOf(entries, 'api', { user: '42' }).map((one) => one.id), [2, 1]);
+});
+
+test('what a failure policy refused is no refusal by a rule', () => {
+  const refused = (rule: string, source: string) => ({ ...decided({ user: '42' }), verdict: 'refused', rule, source }) as unknown as Decision;
+  const [one] = refusedCallers([refused('login', 'store'), refused('per-plan', 'fallback_closed'), refused('per-plan', 'overload_local')], () => ['user']);
+  assert.deepEqual({ refused: one!.refused, rules: one!.rules, withoutStore: one!.withoutStore }, { refused: 3, rules: ['login'], withoutStore: true });
 });

@@ -6,7 +6,7 @@ import { marksOf } from '../src/lib/alerts';
 import { incidentsOf } from '../src/lib/incidents';
 import type { Alert, Nodes, Rules } from '../src/lib/types';
 
-const alert = (kind: string, subject: string, since_s: number, more: Partial<Alert> = {}): Alert => ({ fingerprint: `${kind} ${subject} ${since_s}`, kind, subject, severity: 'warning', summary: `${kind} on ${subject}`, next: 'look', link: '', since_s, ended_s: null, silenced: false, ...more });
+const alert = (kind: string, subject: string, since_s: number, more: Partial<Alert> = {}): Alert => ({ fingerprint: `${kind} ${subject} ${since_s}`, kind, subject, incident: /^(store_|fallback|breaker|overload)/.test(kind) ? 'store' : /spike/.test(kind) ? `traffic ${subject}` : 'rules', severity: 'warning', summary: `${kind} on ${subject}`, next: 'look', link: '', since_s, ended_s: null, silenced: false, ...more });
 const nodes = { nodes: ['one', 'two', 'three'].map((name) => ({ name })) } as Nodes;
 const rules = { rules: [{ name: 'login', on_store_failure: 'closed', coordination: 'exact', mode: 'enforce' }, { name: 'per-user', on_store_failure: 'local', coordination: 'exact', mode: 'enforce' }, { name: 'trial', on_store_failure: 'open', coordination: 'exact', mode: 'shadow' }] } as Rules;
 
@@ -34,4 +34,10 @@ test('spikes of different rules are different incidents, and what is only worth 
   const found = incidentsOf([alert('refusal_spike', 'api/login', 5), alert('traffic_spike', 'api/login', 6), alert('refusal_spike', 'api/per-user', 5), alert('version_skew', '', 5, { severity: 'info' })], nodes, rules);
   assert.equal(found.length, 3);
   assert.equal(marksOf(undefined, found).length, 2);
+});
+
+test('while the other nodes are unknown, nobody says on how many an outage is', () => {
+  const unknown = { nodes: nodes.nodes.map((node) => ({ ...node, unknown: node.name !== 'one' })) } as Nodes;
+  const [one] = incidentsOf([alert('store_down', 'redis:6379', 10, { summary: 'the store redis:6379 does not answer one' })], unknown, rules);
+  assert.equal(one!.title, 'The store does not answer');
 });

@@ -101,7 +101,9 @@ impl DecisionLog {
     fn rank(&self, decided: &Decided<'_>, record: &Record, now_us: u64, n: u32) {
         for (found, result, report) in decided.by_match() {
             let refused = match result {
-                RuleResult::Refused | RuleResult::ShadowRefused => !decided.decision.source.is_overload(),
+                RuleResult::Refused | RuleResult::ShadowRefused => {
+                    !decided.decision.source.is_without_the_store()
+                }
                 RuleResult::Allowed => false,
                 // No caller was counted: the rule has no limits for it, or no key.
                 _ => continue,

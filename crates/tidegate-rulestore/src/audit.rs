@@ -104,7 +104,7 @@ impl RuleStore {
             .await
     }
 
-    /// Records a failed log-in, of which only the address is known.
+    /// Records a failed sign-in, of which only the address is known.
     ///
     /// # Errors
     /// The database does not answer.

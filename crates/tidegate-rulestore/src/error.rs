@@ -73,7 +73,7 @@ pub enum Error {
         /// The bound.
         most: usize,
     },
-    /// A token that was made with a log-in link makes links for browsers alone.
+    /// A token that was made with a sign-in link makes links for browsers alone.
     #[error("this link is of a token that was itself made with a link, and cannot become another token")]
     TokenOfToken,
     /// The system provides no random bytes.

@@ -1,4 +1,4 @@
-//! What a session, a log-in link or a token comes from. It ends with that, and never outlives it.
+//! What a session, a sign-in link or a token comes from. It ends with that, and never outlives it.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Origin {
 /// Before the id of a token that is an origin; SQL statements have it, too.
 pub(crate) const TOKEN: &str = "token:";
 
-/// What an authenticated caller has and may pass on: to a session, a log-in link, or a token for another machine.
+/// What an authenticated caller has and may pass on: to a session, a sign-in link, or a token for another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The token that it belongs to.
@@ -55,6 +55,9 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// The name of who signs in with a link that an operator made, until that person gives one.
+    pub const OPERATORS_LINK: &str = "sign-in link";
+
     /// What the operator of the database has: everything.
     #[must_use]
     pub fn of_operator(name: &str) -> Self {

@@ -1,6 +1,6 @@
 //! Issues secrets, within a transaction: what they come from must exist, and there are never too many.
 //!
-//! Sessions have bounds of their own, and the oldest make room: nobody can keep others from logging in. A log-in link
+//! Sessions have bounds of their own, and the oldest make room: nobody can keep others from signing in. A sign-in link
 //! replaces the one before it.
 
 use sqlx::{AnyConnection, Row as _};
@@ -20,7 +20,7 @@ const MOST_SESSIONS: usize = 10_000;
 const MOST_SESSIONS_OF_TOKEN: usize = 100;
 const MOST_SESSIONS_OF_ADDRESS: usize = 400;
 
-/// The most tokens that were made with log-in links of one token.
+/// The most tokens that were made with sign-in links of one token.
 const MOST_TOKENS_OF_TOKEN: usize = 32;
 
 /// The name in `meta` of the key that marks secrets of this database.
@@ -37,7 +37,7 @@ pub(crate) struct Issue<'i> {
     pub(crate) session: &'i str,
     pub(crate) peer: &'i str,
     pub(crate) expires: Option<Timestamp>,
-    /// For a log-in link: when what is made of it ends.
+    /// For a sign-in link: when what is made of it ends.
     pub(crate) until: Option<Timestamp>,
 }
 

@@ -49,18 +49,18 @@ const MIGRATIONS: [&[&str]; 4] = [
         "ALTER TABLE override_changes ADD COLUMN mark BIGINT NOT NULL DEFAULT 0",
     ],
     &[
-        // The token that a session, a log-in link or a token made with one belongs to, and the session that it came from.
+        // The token that a session, a sign-in link or a token made with one belongs to, and the session that it came from.
         "ALTER TABLE tokens ADD COLUMN origin TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE tokens ADD COLUMN session TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE tokens ADD COLUMN peer TEXT NOT NULL DEFAULT ''",
-        // When what is made with a log-in link ends at the latest.
+        // When what is made with a sign-in link ends at the latest.
         "ALTER TABLE tokens ADD COLUMN until_us BIGINT NOT NULL DEFAULT 9223372036854775807",
         "CREATE INDEX tokens_origin ON tokens (origin)",
         "CREATE INDEX tokens_session ON tokens (session)",
         "INSERT INTO meta (name, value) SELECT 'claimed', '1' \
      WHERE EXISTS (SELECT 1 FROM tokens WHERE kind <> 'login') \
      OR EXISTS (SELECT 1 FROM audit WHERE action IN ('login', 'token.create'))",
-        // Nobody knows which token they belong to: everybody logs in again.
+        // Nobody knows which token they belong to: everybody signs in again.
         "DELETE FROM tokens WHERE kind <> 'token'",
     ],
 ];

@@ -29,6 +29,14 @@ fn mark(key: &str, text: &str) -> String {
 }
 
 impl Secret {
+    /// A new secret that no database knows.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn random() -> Result<Self> {
+        Secret::generate("")
+    }
+
     pub(crate) fn generate(key: &str) -> Result<Self> {
         let id = random_hex::<8>()?;
         let unmarked = format!("{PREFIX}{id}_{}", random_hex::<24>()?);

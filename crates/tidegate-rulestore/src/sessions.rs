@@ -1,4 +1,4 @@
-//! Sessions of the dashboard, and the log-in links that open them.
+//! Sessions of the dashboard, and the sign-in links that open them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::secret::Secret;
 use crate::tokens::{StoredToken, TokenKind, begin_issuing, find, read_all, select};
 use crate::versions::signed;
 
-/// What becomes of a log-in link.
+/// What becomes of a sign-in link.
 #[derive(Clone, Copy, Debug)]
 pub enum Redeem<'r> {
     /// A session of a browser at this address.
@@ -50,7 +50,7 @@ impl RuleStore {
         .await
     }
 
-    /// Makes a log-in link, in place of the last one of the same token; `None` if what it comes from has ended.
+    /// Makes a sign-in link, in place of the last one of the same token; `None` if what it comes from has ended.
     ///
     /// # Errors
     /// The database does not answer.
@@ -80,7 +80,7 @@ impl RuleStore {
         .await
     }
 
-    /// Exchanges the code of a log-in link, which works once, for something that lasts for `lasts` and never longer than what
+    /// Exchanges the code of a sign-in link, which works once, for something that lasts for `lasts` and never longer than what
     /// the link came from. `None` if there is no such link; after an error it still works.
     ///
     /// # Errors
@@ -169,7 +169,41 @@ impl RuleStore {
         .await
     }
 
-    /// Whether nobody has ever logged in, and no token was ever made.
+    /// Gives a session that was opened with an operator's link the name of the person who uses it, for the history and the audit
+    /// log. False if there is no such session.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn name_session(&self, id: &str, name: &str, by: &Actor, at: Timestamp) -> Result<bool> {
+        self.change(async {
+            let mut transaction = self.pool.begin().await?;
+            // Other sessions have the name of their token: nobody takes another's.
+            let named =
+                sqlx::query("UPDATE tokens SET name = $1 WHERE kind = 'session' AND id = $2 AND origin = $3")
+                    .bind(name)
+                    .bind(id)
+                    .bind(Origin::Operator.text())
+                    .execute(&mut *transaction)
+                    .await?;
+            if named.rows_affected() == 0 {
+                return Ok(false);
+            }
+            audit::insert(
+                &mut transaction,
+                by,
+                at,
+                "login",
+                name,
+                &serde_json::json!({ "id": id, "was": by.name }),
+            )
+            .await?;
+            commit(transaction).await?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Whether nobody has ever signed in, and no token was ever made.
     ///
     /// # Errors
     /// The database does not answer.
@@ -222,7 +256,7 @@ async fn comes_from_a_link(connection: &mut AnyConnection, origin: &Origin) -> R
     Ok(read_all(&row)?.first().is_some_and(|token| token.origin != Origin::Operator))
 }
 
-/// Remembers that somebody has logged in: from now on the server prints no link by itself.
+/// Remembers that somebody has signed in: from now on the server prints no link by itself.
 pub(crate) async fn claim(connection: &mut AnyConnection) -> Result<()> {
     sqlx::query("INSERT INTO meta (name, value) VALUES ('claimed', '1') ON CONFLICT (name) DO NOTHING")
         .execute(connection)

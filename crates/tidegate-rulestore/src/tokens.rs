@@ -1,4 +1,4 @@
-//! Access to the admin API: tokens, dashboard sessions, and one-time log-in codes share a table. Only digests are stored.
+//! Access to the admin API: tokens, dashboard sessions, and one-time sign-in codes share a table. Only digests are stored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -65,7 +65,7 @@ pub enum TokenKind {
     Token,
     /// For a browser, in a cookie.
     Session,
-    /// The code of a log-in link.
+    /// The code of a sign-in link.
     LogIn,
 }
 
@@ -90,7 +90,7 @@ pub struct NewToken {
     pub expires: Option<Timestamp>,
 }
 
-/// A stored token, session or log-in link, without the secret.
+/// A stored token, session or sign-in link, without the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredToken {
     /// Its id.
@@ -109,9 +109,9 @@ pub struct StoredToken {
     pub origin: Origin,
     /// The session that it came from.
     pub session: Option<String>,
-    /// The address that logged in.
+    /// The address that signed in.
     pub peer: String,
-    /// For a log-in link: when what is made of it ends at the latest.
+    /// For a sign-in link: when what is made of it ends at the latest.
     pub(crate) until: Option<Timestamp>,
 }
 

@@ -89,7 +89,7 @@ export async function call<T>(path: string, { method = 'GET', body, version, sig
 export const get = <T>(path: string, signal?: AbortSignal) => call<T>(path, { signal });
 export const post = <T>(path: string, body: unknown, version?: number, signal?: AbortSignal) =>
   call<T>(path, { method: 'POST', body, version, signal });
-export const put = <T>(path: string, body: unknown, version: number) =>
+export const put = <T>(path: string, body: unknown, version?: number) =>
   call<T>(path, { method: 'PUT', body, version });
 export const del = <T>(path: string, body?: unknown, version?: number) =>
   call<T>(path, { method: 'DELETE', body, version });

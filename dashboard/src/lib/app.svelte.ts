@@ -1,4 +1,4 @@
-// What every page knows: who is logged in, and what the fleet runs.
+// What every page knows: who is signed in, and what the fleet runs.
 
 import { ApiError, call, endSession, get, takeSession, whenSignedOut } from './api';
 import { connection } from './live.svelte';
@@ -52,6 +52,11 @@ class AppState {
 
   async signIn(token: string) {
     this.enter(await call<Session>('session', { method: 'POST', body: { token } }));
+  }
+
+  /** Says who uses a session that was opened with a link. */
+  async name(name: string) {
+    this.session = await call<Session>('session', { method: 'PUT', body: { name } });
   }
 
   async signOut() {

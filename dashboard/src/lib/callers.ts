@@ -1,6 +1,7 @@
 // Who was refused, each person once: from decisions, which have all attributes of a request.
 
 import type { AuditEntry, Decision } from './types';
+import { withoutStore } from './verdict';
 
 export interface RefusedCaller {
   domain: string;
@@ -8,6 +9,8 @@ export interface RefusedCaller {
   value: string;
   refused: number;
   rules: string[];
+  /** Whether a failure policy refused some: that is the store's doing, not a limit's. */
+  withoutStore: boolean;
 }
 
 /** Attributes that say who somebody is, before those that say where from. */
@@ -30,9 +33,10 @@ export function refusedCallers(decisions: Decision[], keys: (domain: string) => 
     const who = identity(one.attributes, keys(one.domain));
     if (one.verdict !== 'refused' || !who) continue;
     const [name, value] = who;
-    const caller = found.get(`${one.domain} ${name}=${value}`) ?? { domain: one.domain, name, value, refused: 0, rules: [] };
+    const caller = found.get(`${one.domain} ${name}=${value}`) ?? { domain: one.domain, name, value, refused: 0, rules: [], withoutStore: false };
     caller.refused += one.n;
-    if (one.rule && !caller.rules.includes(one.rule)) caller.rules.push(one.rule);
+    if (withoutStore(one.source)) caller.withoutStore = true;
+    else if (one.rule && !caller.rules.includes(one.rule)) caller.rules.push(one.rule);
     found.set(`${one.domain} ${name}=${value}`, caller);
   }
   return [...found.values()].sort((a, b) => b.refused - a.refused);

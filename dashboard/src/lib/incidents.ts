@@ -17,14 +17,8 @@ export interface Incident {
   alerts: Alert[];
 }
 
-/** Symptoms of one cause. The first kind that fires names it. */
-const CAUSES: { cause: string; kinds: string[] }[] = [
-  { cause: 'store', kinds: ['store_down', 'breaker_open', 'overload', 'store_slow', 'fallback'] },
-  { cause: 'memory', kinds: ['store_evicts', 'store_memory', 'spent_evicted', 'key_cardinality'] },
-  { cause: 'rules', kinds: ['publish_failed', 'reload_failed', 'version_skew'] },
-];
-/** Symptoms of somebody who asks for too much of one rule. */
-const TRAFFIC = ['refusal_spike', 'traffic_spike', 'traffic_drop', 'new_top_caller', 'spread_caller'];
+/** Of several alerts of one cause, the first of these names it. */
+const FIRST = ['store_down', 'breaker_open', 'overload', 'store_slow', 'fallback', 'store_evicts', 'store_memory', 'spent_evicted', 'key_cardinality', 'publish_failed', 'reload_failed', 'version_skew', 'refusal_spike', 'traffic_spike', 'traffic_drop', 'new_top_caller', 'spread_caller'];
 
 const TITLES: Record<string, string> = {
   store_down: 'The store does not answer',
@@ -43,16 +37,7 @@ const RANK = { critical: 0, warning: 1, info: 2 } as const;
 /** Alerts of one cause that began this close together are one incident, even if the first has ended. */
 const TOGETHER_S = 300;
 
-function causeOf(alert: Alert): string {
-  const cause = CAUSES.find((one) => one.kinds.includes(alert.kind));
-  if (cause) return cause.cause;
-  return TRAFFIC.includes(alert.kind) ? `traffic ${alert.subject}` : alert.fingerprint;
-}
-
-const order = (alert: Alert) => {
-  const kinds = CAUSES.find((one) => one.kinds.includes(alert.kind))?.kinds ?? TRAFFIC;
-  return kinds.indexOf(alert.kind);
-};
+const order = (alert: Alert) => FIRST.indexOf(alert.kind);
 
 /** What each failure policy does now, by rule. */
 function policies(rules: Rules | null): string[] {
@@ -76,9 +61,9 @@ function affectedNodes(alerts: Alert[], nodes: Nodes | null): number {
 function made(alerts: Alert[], nodes: Nodes | null, rules: Rules | null): Incident {
   const byWeight = [...alerts].sort((a, b) => order(a) - order(b) || RANK[a.severity] - RANK[b.severity]);
   const first = byWeight.find((alert) => alert.ended_s === null) ?? byWeight[0]!;
-  const size = nodes?.nodes.length ?? 0;
+  // What other nodes see is unknown while they are: then how many it is on is, too.
+  const size = nodes?.nodes.some((node) => node.unknown) ? 0 : (nodes?.nodes.length ?? 0);
   const touched = affectedNodes(alerts, nodes);
-  const cause = causeOf(first);
   const title = TITLES[first.kind] ?? `${kindInWords(first.kind)}: ${first.summary}`;
   const down = alerts.some((alert) => ['store_down', 'breaker_open', 'fallback', 'overload'].includes(alert.kind) && alert.ended_s === null);
   return {
@@ -87,7 +72,7 @@ function made(alerts: Alert[], nodes: Nodes | null, rules: Rules | null): Incide
     title: TITLES[first.kind] && touched && size > 1 ? `${title} on ${touched} of ${size} nodes` : title,
     since_s: Math.min(...alerts.map((alert) => alert.since_s)),
     ended_s: alerts.some((alert) => alert.ended_s === null) ? null : Math.max(...alerts.map((alert) => alert.ended_s!)),
-    affected: cause === 'store' && down ? policies(rules) : [],
+    affected: first.incident === 'store' && down ? policies(rules) : [],
     next: first.next,
     alerts: byWeight,
   };
@@ -97,7 +82,7 @@ function made(alerts: Alert[], nodes: Nodes | null, rules: Rules | null): Incide
 export function incidentsOf(alerts: Alert[], nodes: Nodes | null, rules: Rules | null): Incident[] {
   const groups: { cause: string; alerts: Alert[]; from: number; to: number }[] = [];
   for (const alert of [...alerts].sort((a, b) => a.since_s - b.since_s)) {
-    const [cause, end] = [causeOf(alert), alert.ended_s ?? Infinity];
+    const [cause, end] = [alert.incident, alert.ended_s ?? Infinity];
     const same = [...groups].reverse().find((group) => group.cause === cause && alert.since_s <= group.to + TOGETHER_S);
     if (same) {
       same.alerts.push(alert);

@@ -46,3 +46,6 @@ export function against(now: number | null, before: number | null): string | nul
   const percent = Math.round((100 * (now - before)) / before);
   return percent === 0 ? 'as much as' : percent > 900 ? `${Math.round(now / before)} times as much as` : `${Math.abs(percent)} % ${percent > 0 ? 'more' : 'less'} than`;
 }
+
+/** The tier of a limit as replays and suggestions call it: `sliding_window/1h of pro`. */
+export const tierOf = (limit: { limit: string }) => / of (.+)$/.exec(limit.limit)?.[1] ?? '';

@@ -34,3 +34,19 @@ export function verdictOf(rules: RuleExplanation[], cells: Cell[] | null, source
   if (!nearest) return { state: 'admitted', text: 'Admitted: only shadow rules count it' };
   return { state: 'admitted', text: `Admitted: ${count(nearest.remaining)} of ${count(nearest.limit)} left under ${nearest.rule}${which(nearest)}` };
 }
+
+/** One rule on the way of a request, and what it counts. */
+export interface Stop {
+  rule: RuleExplanation;
+  cells: Cell[];
+}
+
+/**
+ * The rules that a request meets, from what everybody shares to what is most its own: by how many attributes their counters have.
+ * All of them are asked at once; the order is for reading.
+ */
+export function inOrder(rules: RuleExplanation[], cells: Cell[]): Stop[] {
+  const stops = rules.map((rule) => ({ rule, cells: cells.filter((cell) => cell.rule === rule.rule) }));
+  const width = ({ cells }: Stop) => cells[0]?.key.length ?? -1;
+  return stops.map((stop, index) => ({ stop, index })).sort((a, b) => width(a.stop) - width(b.stop) || a.index - b.index).map(({ stop }) => stop);
+}

@@ -17,7 +17,7 @@ use super::uploads::length;
 use super::what_if;
 use crate::low_priority::at_low_priority;
 
-/// The longest time to receive a body. Connections are few, and a slow sender must not hold one: logging in needs no token.
+/// The longest time to receive a body. Connections are few, and a slow sender must not hold one: signing in needs no token.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bodies of at least this size are parsed elsewhere: it takes long enough to delay requests on the same core.

@@ -1,6 +1,9 @@
 //! The authenticated caller: who it is, how it proved that, and whether the proof still holds.
 
+use std::time::Duration;
+
 use tidegate_access::SecretDigest;
+use tidegate_core::Micros;
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::{Actor, Grant, Origin, Role, Secret, StoredToken, TokenKind};
 
@@ -47,9 +50,29 @@ impl Caller {
     }
 
     async fn stored(control: &ControlPlane, secret: Secret, kind: TokenKind) -> Answer<Option<Self>> {
+        if kind == TokenKind::Session
+            && let Some((tag, expires)) = control.access.sessions.find(&secret, control.clock.now())
+        {
+            return Ok(Caller::of_this_node(control, tag, expires, secret));
+        }
         let Some(store) = &control.store else { return Ok(None) };
         let found = store.verify(&secret, kind, control.clock.now()).await?;
         Ok(found.and_then(|found| Caller::of(control, found, secret, kind)))
+    }
+
+    /// The holder of a session that this node keeps for a configured token.
+    fn of_this_node(control: &ControlPlane, tag: String, expires: Timestamp, secret: Secret) -> Option<Self> {
+        let caller = Caller::configured(control, tag)?;
+        Some(Caller { expires: Some(expires), proof: Proof::Session(secret), ..caller })
+    }
+
+    /// Opens a session on this node for whoever has a configured token; none if `given` is not one.
+    pub(crate) fn open_here(control: &ControlPlane, given: &[u8], lasts: Duration) -> Answer<Option<Self>> {
+        let Some(tag) = control.accepted(given) else { return Ok(None) };
+        let (secret, now) = (Secret::random()?, control.clock.now());
+        let expires = now + Micros::from_secs(lasts.as_secs());
+        control.access.sessions.open(&secret, tag.clone(), expires, now);
+        Ok(Caller::of_this_node(control, tag, expires, secret))
     }
 
     /// The holder of a stored token or session.

@@ -70,11 +70,15 @@ async fn authenticate(control: &ControlPlane, peer: IpAddr, headers: &HeaderMap)
     let attempt = Attempt::of(control, peer)?;
     match Caller::find(control, given, kind).await? {
         Some(caller) => Ok(caller),
+        // A session that this node kept before it was restarted: no guess, for its secret is random.
+        None if kind == TokenKind::Session && control.store.is_none() => {
+            Err(Problem::unauthorized("the session has ended"))
+        }
         None => Err(attempt.failed(control, given).await?),
     }
 }
 
-/// An attempt to log in, or to use a token. After too many wrong ones, an address is refused without a check.
+/// An attempt to sign in, or to use a token. After too many wrong ones, an address is refused without a check.
 pub(crate) struct Attempt {
     peer: IpAddr,
 }

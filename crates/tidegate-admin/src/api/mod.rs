@@ -95,6 +95,7 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/session", "DELETE", VIEWER),
     ("/admin/v1/session", "GET", VIEWER),
     ("/admin/v1/session", "POST", ANYONE),
+    ("/admin/v1/session", "PUT", VIEWER),
     ("/admin/v1/session/link", "POST", VIEWER),
     ("/admin/v1/session/token", "POST", ANYONE),
     ("/admin/v1/sessions", "GET", VIEWER),
@@ -151,7 +152,10 @@ pub(crate) fn router(control: Arc<ControlPlane>) -> Router {
         .route("/tokens", get(tokens::list).post(tokens::create))
         .route("/tokens/{id}", delete(tokens::revoke))
         .route("/events", get(events::stream))
-        .route("/session", get(session::show).post(session::log_in).delete(session::log_out))
+        .route(
+            "/session",
+            get(session::show).post(session::log_in).put(session::name).delete(session::log_out),
+        )
         .route("/session/link", post(session::link))
         .route("/session/token", post(session::keep))
         .route("/sessions", get(sessions::list))

@@ -82,7 +82,7 @@ impl Problem {
     }
 
     pub(crate) fn unauthorized(detail: &str) -> Self {
-        let title = "You are not logged in";
+        let title = "You are not signed in";
         Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
             .hint("send `authorization: Bearer TOKEN`; `tidegate login` gets one")
     }
@@ -93,7 +93,7 @@ impl Problem {
 
     pub(crate) fn too_many(wait_s: u64) -> Self {
         let detail = "too many wrong tokens came from your address";
-        let title = "Too many failed log-ins";
+        let title = "Too many failed sign-ins";
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-log-ins", title, detail);
         Problem { retry_after_s: Some(wait_s), ..problem }
     }

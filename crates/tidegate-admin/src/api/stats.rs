@@ -11,7 +11,7 @@ use tidegate_rules::Timestamp;
 use super::body::Query;
 use super::problem::{Answer, Problem};
 use super::{versions, when};
-use crate::control::{ControlPlane, Latencies, Series, Window, merged};
+use crate::control::{ControlPlane, Latencies, Series, Unknown, Window, merged};
 
 /// The default range.
 const USUAL_S: u64 = 900;
@@ -54,10 +54,17 @@ pub(crate) async fn stats(
     // If the fleet cannot be asked, this node's own history is better than none.
     let nodes =
         if fleets.is_some() { control.limiter.remote_stats().map_or(1, |stats| stats.fleet) } else { 1 };
-    let ((mut series, latencies), partial) = match fleets {
+    let ((mut series, latencies), unknown) = match fleets {
         Some(chunks) => merged(window, now.as_micros() / 1_000_000, chunks, own, fits),
         // Without a shared store, this node is the whole fleet.
-        None => (own, vec![control.fleet.is_shared(); window.steps().count()]),
+        None => {
+            let steps = window.steps().count();
+            let unknown = Unknown {
+                of_one_node: vec![control.fleet.is_shared(); steps],
+                incomplete: vec![false; steps],
+            };
+            (own, unknown)
+        }
     };
     let requests: Vec<Series> = series.extract_if(.., |one| one.is_of_requests()).collect();
     let (mut total, rules) = (Series::total(&series), series.len());
@@ -83,7 +90,8 @@ pub(crate) async fn stats(
         "store_p50_us": column(|one| one.store_p50_us),
         "store_p99_us": column(|one| one.store_p99_us),
         "nodes": nodes,
-        "partial": partial,
+        "partial": unknown.of_one_node,
+        "incomplete": unknown.incomplete,
         "versions": marks(&control, window).await,
     })))
 }

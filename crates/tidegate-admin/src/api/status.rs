@@ -185,6 +185,7 @@ pub(crate) async fn stores(State(control): State<Arc<ControlPlane>>) -> Json<Val
         "nodes": nodes,
         "keys": usage.keys,
         "bytes": usage.bytes,
+        "most_bytes": usage.most_bytes,
         "fleet": remote.map_or(1, |stats| stats.fleet),
         "debts": remote.map_or(0, |stats| stats.debts),
         "orphans": remote.map_or(0, |stats| stats.orphans),

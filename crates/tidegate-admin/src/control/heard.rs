@@ -15,6 +15,8 @@ pub(super) struct Together {
     pub(super) to: usize,
     /// The seconds of the whole fleet that these slots tell of.
     pub(super) seconds: f64,
+    /// Whether a node that told of the slots around them told nothing of these: the figure is of the others.
+    pub(super) incomplete: bool,
 }
 
 /// What is known of a slot.
@@ -50,7 +52,7 @@ pub(super) fn slots(told: &[u64], unit_s: u64, open: usize) -> Vec<Slot> {
             // Of a slot that is not over, only what was told is known.
             let told_s =
                 if from >= open { (seconds * length_s) as f64 / due as f64 } else { length_s as f64 };
-            Slot::Told(Together { from, to, seconds: told_s })
+            Slot::Told(Together { from, to, seconds: told_s, incomplete: seconds < due && to <= open })
         } else if due > length_s {
             Slot::Gap
         } else {
@@ -123,7 +125,19 @@ mod tests {
     }
 
     #[test]
+    fn slots_that_one_of_three_nodes_never_told_of_are_incomplete_and_keep_what_the_others_told() {
+        let told = [[3; 12].as_slice(), &[2; 12], &[3; 12]].concat();
+        let incomplete: Vec<bool> = slots(&told, 1, told.len())
+            .iter()
+            .map(|slot| slot.together().is_some_and(|of| of.incomplete))
+            .collect();
+        assert_eq!(incomplete, [[false; 12], [true; 12], [false; 12]].concat());
+        assert_eq!(rates(&told)[12..24], [Some(20.0); 12]);
+    }
+
+    #[test]
     fn a_fleet_that_grows_or_shrinks_is_shown_as_it_is() {
+        assert!(slots(&[3, 3, 3, 1, 1, 1], 1, 6).iter().all(|slot| !slot.together().unwrap().incomplete));
         assert_eq!(rates(&[1, 1, 1, 3, 3, 3]), [10.0, 10.0, 10.0, 30.0, 30.0, 30.0].map(Some));
         assert_eq!(rates(&[3, 3, 3, 1, 1, 1]), [30.0, 30.0, 30.0, 10.0, 10.0, 10.0].map(Some));
     }

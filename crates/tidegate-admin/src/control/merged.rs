@@ -128,7 +128,7 @@ pub(crate) fn experiment_in(chunks: &[HistoryChunk], domain: &str, rule: &str, v
     sums
 }
 
-fn experiment_row_name(domain: &str, rule: &str, variant: &str) -> String {
+pub(super) fn experiment_row_name(domain: &str, rule: &str, variant: &str) -> String {
     format!("{EXPERIMENT}{domain}{BETWEEN}{rule}{BETWEEN}{variant}")
 }
 
@@ -150,15 +150,23 @@ impl Window {
 /// What a chart shows for a window.
 pub(crate) type Shown = (Vec<Series>, Vec<Latencies>);
 
-/// The fleet's history over a window, and for each step whether it covers only this node. Where nothing was told, this
-/// node's `own` history fills in, unless the fleet has others: then there is a gap.
+/// What is not known of each step.
+pub(crate) struct Unknown {
+    /// Whether it covers only this node.
+    pub(crate) of_one_node: Vec<bool>,
+    /// Whether a node of the fleet was not heard, so that it covers the others.
+    pub(crate) incomplete: Vec<bool>,
+}
+
+/// The fleet's history over a window, and what is not known of it. Where nothing was told, this node's `own` history fills in,
+/// unless the fleet has others: then there is a gap.
 pub(crate) fn merged(
     window: Window,
     now_s: u64,
     chunks: Vec<HistoryChunk>,
     own: Shown,
     wanted: impl Fn(&SeriesKey) -> bool,
-) -> (Shown, Vec<bool>) {
+) -> (Shown, Unknown) {
     let fleet = Merged {
         chunks: chunks.into_iter().map(|chunk| (chunk.number, chunk.rows)).collect(),
         unit_s: if window.fine() { 1 } else { SLOTS },
@@ -178,8 +186,11 @@ pub(crate) fn merged(
         .filter(|(name, _)| wanted(name))
         .map(|(name, own)| fleet.series(&steps, &row_name(&name), own));
     let latencies = steps.iter().zip(own_latencies).map(|(step, own)| fleet.latencies(step, own));
-    let of_one_node = steps.iter().map(|step| matches!(step, Step::Own)).collect();
-    ((series.collect(), latencies.collect()), of_one_node)
+    let unknown = Unknown {
+        of_one_node: steps.iter().map(|step| matches!(step, Step::Own)).collect(),
+        incomplete: steps.iter().map(|step| matches!(step, Step::Told { incomplete: true, .. })).collect(),
+    };
+    ((series.collect(), latencies.collect()), unknown)
 }
 
 struct Merged {
@@ -190,8 +201,12 @@ struct Merged {
 
 /// What is known of one step.
 enum Step {
-    /// The slots that nodes told of it, each with its weight in a rate per second.
-    Told(Vec<(u64, f64)>),
+    Told {
+        /// The slots that nodes told of it, each with its weight in a rate per second.
+        weights: Vec<(u64, f64)>,
+        /// Whether a node told nothing of some of them.
+        incomplete: bool,
+    },
     NotYet,
     /// Nobody of a fleet was heard.
     Gap,
@@ -234,7 +249,10 @@ impl Merged {
             (true, true) => Step::NotYet,
             (true, false) if known.contains(&Slot::Gap) => Step::Gap,
             (true, false) => Step::Own,
-            (false, _) => Step::Told(weights(slots.first, &whole)),
+            (false, _) => Step::Told {
+                weights: weights(slots.first, &whole),
+                incomplete: whole.iter().any(|of| of.incomplete),
+            },
         }
     }
 
@@ -278,7 +296,7 @@ impl Merged {
         ];
         for (step, at) in steps.iter().zip(0..) {
             let rates = match step {
-                Step::Told(weights) => Some(self.rates(row, weights)),
+                Step::Told { weights, .. } => Some(self.rates(row, weights)),
                 Step::NotYet | Step::Gap => None,
                 Step::Own => continue,
             };
@@ -292,7 +310,7 @@ impl Merged {
 
     fn latencies(&self, step: &Step, own: Latencies) -> Latencies {
         match step {
-            Step::Told(weights) => {
+            Step::Told { weights, .. } => {
                 let [decisions, store] =
                     [DECISION_TIMES, STORE_TIMES].map(|row| Reading::of_counts(&self.sums(row, weights)));
                 Latencies::of(&decisions, &store)
@@ -356,9 +374,9 @@ mod tests {
         let mut own = Series::empty(&rule(), window());
         own.allowed = vec![Some(1.0), Some(2.0), Some(3.0), None];
         let own = (vec![own], vec![Latencies::default(); 4]);
-        let ((series, _), of_one_node) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        let ((series, _), unknown) = merged(window(), START + 100, vec![chunk], own, |_| true);
         assert_eq!(series[0].allowed, [Some(10.0), Some(2.0), Some(10.0), None]);
-        assert_eq!(of_one_node, [false, true, false, true], "and it is said where");
+        assert_eq!(unknown.of_one_node, [false, true, false, true], "and it is said where");
     }
 
     #[test]
@@ -368,9 +386,9 @@ mod tests {
         let mut own = Series::empty(&rule(), window());
         own.allowed = vec![Some(10.0); 4];
         let own = (vec![own], vec![Latencies::default(); 4]);
-        let ((series, _), of_one_node) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        let ((series, _), unknown) = merged(window(), START + 100, vec![chunk], own, |_| true);
         assert_eq!(series[0].allowed, [Some(15.0), None, None, Some(15.0)]);
-        assert_eq!(of_one_node, [false; 4]);
+        assert_eq!(unknown.of_one_node, [false; 4]);
     }
 
     #[test]

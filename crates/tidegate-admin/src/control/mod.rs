@@ -12,6 +12,7 @@ mod fleet;
 mod fleet_query;
 mod heard;
 mod history;
+mod local_sessions;
 mod merged;
 mod published;
 mod running;
@@ -33,6 +34,7 @@ use tidegate_telemetry::alerts::{SharedAlerts, Signals};
 
 pub use events::EventCounts;
 pub(crate) use events::Events;
+pub(crate) use experiment::Timeline;
 pub use fleet::{
     Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, NEWEST_FORMAT,
     NodeStatus, NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
@@ -42,13 +44,15 @@ pub(crate) use fleet_query::{
     FleetQuestions, JoinedDemand, NodeAnswer, Question, UnansweredNode, why_missing,
 };
 pub(crate) use history::{History, Latencies, Series, Window};
-pub(crate) use merged::merged;
 pub use merged::{HistoryChunk, HistoryRow, Resolution};
+pub(crate) use merged::{Unknown, merged};
 pub(crate) use published::PublishedRules;
 pub(crate) use running::{Base, compile, compile_while, runtime};
 pub use running::{CompileFailure, RuleSource, RunningRules};
 pub use seconds::LastSecond;
 pub use watched::CallerWatch;
+
+use local_sessions::LocalSessions;
 
 /// A token from the configuration; it works without a database.
 #[derive(Clone, Debug)]
@@ -141,8 +145,10 @@ pub(crate) struct Probes {
 pub(crate) struct Access {
     pub(crate) tokens: Vec<ConfiguredToken>,
     pub(crate) admin_tokens: Option<Arc<TokenSource>>,
-    /// Wrong tokens and log-in codes, by address, whichever way they were given.
+    /// Wrong tokens and sign-in codes, by address, whichever way they were given.
     pub(crate) guesses: Arc<Guesses>,
+    /// Sessions that no database keeps.
+    pub(crate) sessions: LocalSessions,
 }
 
 /// The alerts of this node, if it watches for them, and the signals that it announces to the others.
@@ -191,6 +197,7 @@ impl ControlPlane {
                 tokens: config.tokens,
                 admin_tokens: config.admin_tokens,
                 guesses: Arc::default(),
+                sessions: LocalSessions::default(),
             },
             rules,
             published,

@@ -28,7 +28,7 @@ pub(crate) struct AdminArgs {
     pub(crate) output: Output,
 }
 
-/// Make a log-in link for the dashboard, or log this machine in
+/// Make a sign-in link for the dashboard, or sign this machine in
 ///
 /// A link works once, for 10 minutes, until the next one is made: through the server's admin API where there is a token for
 /// it (TIDEGATE_TOKEN, or one that was kept), else, or with --data or --config, in its database. With `-` (which reads a link
@@ -38,7 +38,7 @@ pub(crate) struct AdminArgs {
 #[command(after_help = "Examples:\n  tidegate login\n  tidegate login --keep\n  \
     tidegate login -          # then paste a link: as an argument, every user of this machine could see it")]
 pub(crate) struct LoginArgs {
-    /// `-`: read a log-in link from standard input, and keep a token for this machine
+    /// `-`: read a sign-in link from standard input, and keep a token for this machine
     #[arg(value_name = "-", conflicts_with_all = ["config", "data"])]
     pub(crate) link: Option<String>,
     /// Keep a token for this machine instead of printing a link

@@ -65,7 +65,7 @@ impl AdminClient {
         body: &Value,
     ) -> Result<Reply, Failure> {
         let token = self.token.as_ref().ok_or_else(|| {
-            Failure::new("you are not logged in").hint("run `tidegate login --keep` where the server runs, `tidegate login -` with a link, or set TIDEGATE_TOKEN")
+            Failure::new("you are not signed in").hint("run `tidegate login --keep` where the server runs, `tidegate login -` with a link, or set TIDEGATE_TOKEN")
         })?;
         let mut request = self.endpoint.request(method, &format!("/admin/v1{path}"));
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -125,11 +125,11 @@ fn read(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Value, F
     })
 }
 
-/// Exchanges a log-in link for a token of this machine, and stores it where only this user can read it. The link is used only
+/// Exchanges a sign-in link for a token of this machine, and stores it where only this user can read it. The link is used only
 /// once everything else is known to work.
 pub(crate) fn log_in(link: &str, ca: Option<&Path>) -> Result<String, Failure> {
     let (server, code) = link.split_once("/#/login?code=").ok_or_else(|| {
-        Failure::new("this is no log-in link")
+        Failure::new("this is no sign-in link")
             .hint("`tidegate login` makes one: http://127.0.0.1:8082/#/login?code=tg_…")
     })?;
     let endpoint: Endpoint = server.parse()?;
@@ -140,7 +140,7 @@ pub(crate) fn log_in(link: &str, ca: Option<&Path>) -> Result<String, Failure> {
     let made = read(&endpoint, answer.status(), answer.body())?;
     let told = |member: &str| made[member].as_str().unwrap_or_default();
     file.save(&endpoint, told("token"))?;
-    Ok(format!("logged in at {endpoint} as {}, until {}", told("role"), told("expires_at")))
+    Ok(format!("signed in at {endpoint} as {}, until {}", told("role"), told("expires_at")))
 }
 
 /// The token in the environment, or in the file that it names.

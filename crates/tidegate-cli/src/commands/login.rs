@@ -1,6 +1,6 @@
-//! `tidegate login`: makes log-in links, and exchanges one for a token of this machine.
+//! `tidegate login`: makes sign-in links, and exchanges one for a token of this machine.
 //!
-//! A user who can write the server's database may log in: the link is created in it directly, so a forgotten token is no
+//! A user who can write the server's database may sign in: the link is created in it directly, so a forgotten token is no
 //! problem.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &LoginArgs) -> Result<ExitCode, Failure> {
 fn link_from_input() -> Result<String, Failure> {
     let input = io::stdin();
     if input.is_terminal() {
-        write!(io::stderr(), "Paste the log-in link: ")?;
+        write!(io::stderr(), "Paste the sign-in link: ")?;
     }
     let mut line = String::new();
     input.lock().take(LONGEST_LINK).read_line(&mut line)?;
@@ -43,7 +43,7 @@ fn link_from_input() -> Result<String, Failure> {
 }
 
 fn visible_link() -> Failure {
-    Failure::new("a log-in link is not given as an argument: every user of this machine can see arguments")
+    Failure::new("a sign-in link is not given as an argument: every user of this machine can see arguments")
         .hint("run `tidegate login -` and paste it, soon: this one still works")
 }
 

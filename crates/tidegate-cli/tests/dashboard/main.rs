@@ -9,6 +9,9 @@ use std::process::Command;
 use tempfile::TempDir;
 use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool};
 
+/// A token of the configuration of every node that has no database.
+const TOKEN: &str = "a-token-of-the-configuration-0123456789";
+
 /// A configuration whose decision log keeps everything, and the values of the attributes in `clear`. A browser that starts
 /// takes both cores of a small machine for longer than the default deadline: no story is about that.
 fn configure(data: &Path, node: &str, clear: &str, more: &str) -> PathBuf {
@@ -51,7 +54,10 @@ fn tell(story: &str, clear: &str, followers: usize) {
     let (http, admin) = (server.addr("http"), server.addr("admin"));
     let mut others: Vec<TidegateServer> = ["two", "three"][..followers]
         .iter()
-        .map(|node| start(&configure(data.path(), node, clear, ", database: none"), &redis, data.path()))
+        .map(|node| {
+            let more = format!(", database: none, tokens: [{TOKEN}]");
+            start(&configure(data.path(), node, clear, &more), &redis, data.path())
+        })
         .collect();
     let fleet: Vec<String> =
         others.iter_mut().map(|other| format!("{} {}", other.addr("http"), other.addr("admin"))).collect();
@@ -60,6 +66,7 @@ fn tell(story: &str, clear: &str, followers: usize) {
         .env("HTTP", http.to_string())
         .env("ADMIN", admin.to_string())
         .env("FLEET", fleet.join(","))
+        .env("TOKEN", TOKEN)
         .env("LINK", log_in_link(admin, data.path()))
         .env("SERVER_PID", server.process().pid().to_string())
         .env("BINARY", env!("CARGO_BIN_EXE_tidegate"))
@@ -158,6 +165,26 @@ fn typing_in_a_rule_moves_nothing_and_what_is_shown_is_what_is_published() {
 #[test]
 fn a_ban_reaches_the_caller_on_every_node_or_is_refused() {
     live_through_on_three_nodes("bans");
+}
+
+#[test]
+fn the_console_opens_on_any_node_while_the_databases_node_is_down() {
+    live_through_on_three_nodes("signing_in");
+}
+
+#[test]
+fn what_a_failure_policy_refuses_is_no_refusal_of_a_rule() {
+    live_through_on_three_nodes("policy");
+}
+
+#[test]
+fn a_form_writes_limits_shadow_and_an_experiment_into_the_text() {
+    live_through("form");
+}
+
+#[test]
+fn an_experiment_says_what_a_client_counted_and_is_adopted() {
+    live_through("experiment");
 }
 
 #[test]

@@ -269,6 +269,6 @@ fn slack_is_told_in_its_own_form_with_what_to_look_at_next_and_a_link() {
     let text = body["text"].as_str().unwrap_or_else(|| panic!("{body}"));
     assert!(text.starts_with(":warning: *certificate_ends* the certificate of resp on "), "{text}");
     assert!(text.contains("_next:_ put a new certificate in its file"), "{text}");
-    assert!(text.ends_with(" <https://gate.example/#/cluster|look>"), "{text}");
+    assert!(text.ends_with(" <https://gate.example/#/cluster|open>"), "{text}");
     assert_eq!(body.as_object().unwrap().len(), 1, "nothing that Slack would refuse: {body}");
 }

@@ -271,7 +271,7 @@ fn a_log_in_link_is_made_through_the_database_or_with_a_token() {
     let mut command = tidegate(&["rules", "--admin", &server, "list"]);
     let nobody = command.env("HOME", "/nonexistent").output().unwrap();
     let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
-    assert!(told.contains("not logged in") && told.contains("tidegate login"), "{told}");
+    assert!(told.contains("not signed in") && told.contains("tidegate login"), "{told}");
 }
 
 #[test]

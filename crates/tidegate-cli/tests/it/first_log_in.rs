@@ -42,7 +42,7 @@ impl OnTerminal {
         let terminal = command.spawn().expect("`script`, of util-linux, is there");
         let mut server = OnTerminal { terminal, shown, admin: SocketAddr::from(([127, 0, 0, 1], 0)) };
         eventually("it says how to log in", PATIENCE, || {
-            server.link().is_some() || server.text().contains("Log-in link: tidegate login")
+            server.link().is_some() || server.text().contains("Sign-in link: tidegate login")
         });
         server.admin = server.line("listening admin ").parse().unwrap();
         server

@@ -190,8 +190,8 @@ fn a_log_in_link_is_not_written_to_a_log() {
         let mut server =
             TidegateServer::start_with_env(BINARY, &FREE_PORTS, &[("TIDEGATE_LOG__FORMAT", format)]);
         server.addr("admin");
-        eventually("it says how to log in", PATIENCE, || {
-            server.stdout().contains("Log-in link: tidegate login")
+        eventually("it says how to sign in", PATIENCE, || {
+            server.stdout().contains("Sign-in link: tidegate login")
         });
         assert!(!server.stdout().contains("/#/login?code="), "{format}");
     }

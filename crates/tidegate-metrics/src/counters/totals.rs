@@ -7,7 +7,7 @@ use tidegate_limiter::{RequestResult, RuleResult, Source};
 pub struct Totals {
     /// Admitted, or not limited.
     pub allowed: u64,
-    /// Refused.
+    /// Refused; of a rule, by its limits: what a failure policy refuses says nothing about them, and is in `fallback` alone.
     pub refused: u64,
     /// Would have been refused, if the rule were not in shadow.
     pub shadow_refused: u64,
@@ -30,6 +30,7 @@ impl Totals {
     pub(super) fn add(&mut self, result: RuleResult, source: Source, count: u64) {
         match result {
             RuleResult::Allowed | RuleResult::Unlimited => self.allowed += count,
+            RuleResult::Refused | RuleResult::ShadowRefused if source.is_without_the_store() => {}
             RuleResult::Refused | RuleResult::KeyMissingRefused => self.refused += count,
             RuleResult::ShadowRefused => self.shadow_refused += count,
             _ => {}
@@ -38,7 +39,7 @@ impl Totals {
     }
 
     fn add_source(&mut self, source: Source, count: u64) {
-        if source.name().starts_with("fallback") || source.name().starts_with("overload") {
+        if source.is_without_the_store() {
             self.fallback += count;
         }
     }
@@ -65,5 +66,27 @@ impl Totals {
             fallback: self.fallback + other.fallback,
             shed: self.shed + other.shed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_without_the_store_is_none_of_a_rules_limit() {
+        let mut rule = Totals::default();
+        rule.add(RuleResult::Refused, Source::Store, 2);
+        rule.add(RuleResult::Refused, Source::FallbackClosed, 10);
+        rule.add(RuleResult::Refused, Source::OverloadLocal, 100);
+        rule.add(RuleResult::Allowed, Source::FallbackLocal, 1_000);
+        assert_eq!((rule.refused, rule.fallback, rule.allowed), (2, 1_110, 1_000));
+    }
+
+    #[test]
+    fn a_request_that_a_policy_refused_was_refused() {
+        let mut requests = Totals::default();
+        requests.add_requests(RequestResult::Refused, Source::FallbackClosed, 10);
+        assert_eq!((requests.refused, requests.fallback), (10, 10));
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions and log-in links: they end with what they came from, and there are never too many.
+//! Sessions and sign-in links: they end with what they came from, and there are never too many.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ on_both!(nothing_outlives_what_it_came_from, |database| {
 
 on_both!(a_log_in_code_works_once_whoever_is_first, |database| {
     let store = database.store().await;
-    let secret = link(&store, &Grant::of_operator("log-in link")).await;
+    let secret = link(&store, &Grant::of_operator("sign-in link")).await;
     let mut tries = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let (store, secret) = (store.clone(), secret.clone());
@@ -108,7 +108,7 @@ on_both!(a_log_in_code_works_once_whoever_is_first, |database| {
 
 on_both!(a_new_log_in_link_replaces_the_last_one_of_its_token_alone, |database| {
     let store = database.store().await;
-    let (operator, viewer) = (Grant::of_operator("log-in link"), token(&store, None).await);
+    let (operator, viewer) = (Grant::of_operator("sign-in link"), token(&store, None).await);
     let (first, of_viewer) = (link(&store, &operator).await, link(&store, &viewer).await);
     let second = link(&store, &operator).await;
     assert_eq!(redeemed(&store, &first).await, None);
@@ -190,7 +190,7 @@ on_both!(a_link_that_cannot_become_a_token_still_works, |database| {
 on_both!(a_database_is_claimed_by_its_first_log_in_for_ever, |database| {
     let store = database.store().await;
     assert!(store.is_unclaimed().await.unwrap());
-    let code = link(&store, &Grant::of_operator("log-in link")).await;
+    let code = link(&store, &Grant::of_operator("sign-in link")).await;
     assert!(store.is_unclaimed().await.unwrap(), "nobody has used it");
     redeemed(&store, &code).await.unwrap();
     assert!(!store.is_unclaimed().await.unwrap());

@@ -31,6 +31,9 @@ pub struct Alert {
     pub kind: Kind,
     /// What it concerns.
     pub subject: String,
+    /// What broke: alerts with the same one that begin together are one incident ([`Kind::incident`]).
+    #[serde(default)]
+    pub incident: String,
     /// How bad.
     pub severity: Severity,
     /// A sentence that describes it.
@@ -220,6 +223,7 @@ impl ActiveAlerts {
         let alert = Alert {
             fingerprint: fingerprint(one.kind, &one.subject),
             kind: one.kind,
+            incident: one.kind.incident(&one.subject),
             severity: one.kind.severity(),
             summary: one.summary,
             next: one.next,

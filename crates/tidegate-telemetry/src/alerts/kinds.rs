@@ -82,6 +82,37 @@ impl Kind {
         }
     }
 
+    /// What broke, where alerts of several kinds and subjects follow from it; of others, each subject is an incident of its own.
+    fn cause(self) -> Option<&'static str> {
+        match self {
+            Kind::StoreDown | Kind::BreakerOpen | Kind::Fallback | Kind::Overload | Kind::StoreSlow => {
+                Some("store")
+            }
+            Kind::StoreMemory | Kind::StoreEvicts | Kind::KeyCardinality | Kind::SpentEvicted => {
+                Some("memory")
+            }
+            Kind::ReloadFailed | Kind::PublishFailed | Kind::VersionSkew => Some("rules"),
+            _ => None,
+        }
+    }
+
+    /// The incident that an alert about `subject` belongs to: people act on causes, not on the list of their symptoms.
+    #[must_use]
+    pub fn incident(self, subject: &str) -> String {
+        match (self, self.cause()) {
+            (_, Some(cause)) => cause.to_owned(),
+            (
+                Kind::TrafficSpike
+                | Kind::TrafficDrop
+                | Kind::RefusalSpike
+                | Kind::NewTopCaller
+                | Kind::SpreadCaller,
+                None,
+            ) => format!("traffic {subject}"),
+            (kind, None) => format!("{} {subject}", kind.name()),
+        }
+    }
+
     /// How bad it is.
     #[must_use]
     pub fn severity(self) -> Severity {

@@ -7,7 +7,7 @@ use sha2::Sha256;
 use super::active::Notice;
 use crate::url_part;
 
-/// The most alerts in one Slack message, which may have 40,000 characters; for more, only their number.
+/// The most incidents in one Slack message, which may have 40,000 characters; for more, only their number.
 const MOST_IN_SLACK: usize = 20;
 
 /// `t=SECONDS,v1=HEX`: HMAC-SHA256 over the seconds, a dot and the body. The time is included so that an old body cannot be
@@ -29,7 +29,39 @@ pub(super) fn as_json(id: &str, node: &str, now_s: u64, notices: &[Notice]) -> V
             value
         })
         .collect();
-    json!({ "id": id, "node": node, "at_s": now_s, "alerts": alerts })
+    let incidents: Vec<Value> = incidents(notices).iter().map(|one| incident_as_json(one)).collect();
+    json!({ "id": id, "node": node, "at_s": now_s, "incidents": incidents, "alerts": alerts })
+}
+
+/// The notices of each incident, the gravest first: its cause comes before what follows from it.
+fn incidents(notices: &[Notice]) -> Vec<Vec<&Notice>> {
+    let mut groups: Vec<Vec<&Notice>> = Vec::new();
+    for notice in notices {
+        let same = |group: &&mut Vec<&Notice>| {
+            group[0].alert().incident == notice.alert().incident && group[0].state() == notice.state()
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(notice),
+            None => groups.push(vec![notice]),
+        }
+    }
+    for group in &mut groups {
+        group.sort_by_key(|notice| (std::cmp::Reverse(notice.alert().severity), notice.alert().kind));
+    }
+    groups
+}
+
+fn incident_as_json(group: &[&Notice]) -> Value {
+    let first = group[0].alert();
+    json!({
+        "incident": first.incident,
+        "state": group[0].state(),
+        "severity": first.severity,
+        "summary": first.summary,
+        "next": first.next,
+        "since_s": group.iter().map(|notice| notice.alert().since_s).min(),
+        "alerts": group.iter().map(|notice| &notice.alert().fingerprint).collect::<Vec<_>>(),
+    })
 }
 
 /// Our own format as the data of a CloudEvent, in its structured mode.
@@ -47,27 +79,35 @@ pub(super) fn as_cloud_event(id: &str, node: &str, now_s: u64, notices: &[Notice
 }
 
 pub(super) fn as_slack(notices: &[Notice]) -> Value {
-    let line = |notice: &Notice| {
-        let alert = notice.alert();
-        let sign = match (notice.state(), alert.severity) {
-            ("resolved", _) => ":white_check_mark: over:",
+    let line = |group: &Vec<&Notice>| {
+        let alert = group[0].alert();
+        let sign = match (group[0].state(), alert.severity) {
+            ("resolved", _) => ":white_check_mark: resolved:",
             (_, super::Severity::Critical) => ":rotating_light:",
             (_, super::Severity::Warning) => ":warning:",
             (_, super::Severity::Info) => ":information_source:",
         };
         let link = match alert.link.is_empty() {
             true => String::new(),
-            false => format!(" <{}|look>", plain(&alert.link)),
+            false => format!(" <{}|open>", plain(&alert.link)),
+        };
+        let mut also: Vec<&str> = group[1..].iter().map(|notice| notice.alert().kind.name()).collect();
+        also.dedup();
+        also.retain(|kind| *kind != alert.kind.name());
+        let also = match also.is_empty() {
+            true => String::new(),
+            false => format!(" (also {})", also.join(", ")),
         };
         format!(
-            "{sign} *{}* {}\n_next:_ {}{link}",
+            "{sign} *{}* {}{also}\n_next:_ {}{link}",
             alert.kind.name(),
             plain(&alert.summary),
             plain(&alert.next)
         )
     };
-    let mut lines: Vec<String> = notices.iter().take(MOST_IN_SLACK).map(line).collect();
-    if let Some(more @ 1..) = notices.len().checked_sub(MOST_IN_SLACK) {
+    let groups = incidents(notices);
+    let mut lines: Vec<String> = groups.iter().take(MOST_IN_SLACK).map(line).collect();
+    if let Some(more @ 1..) = groups.len().checked_sub(MOST_IN_SLACK) {
         lines.push(format!("and {more} more"));
     }
     json!({ "text": lines.join("\n") })
@@ -96,6 +136,7 @@ mod tests {
             fingerprint: String::new(),
             kind: Kind::TrafficSpike,
             subject: format!("api/{name}"),
+            incident: format!("traffic api/{name}"),
             severity: Severity::Warning,
             summary: format!("api/{name} has 900 requests"),
             next: "look".to_owned(),
@@ -128,7 +169,34 @@ mod tests {
         let text =
             as_slack(&[Notice::Begun(alert("<!channel>"))])["text"].as_str().unwrap_or_default().to_owned();
         assert!(text.contains("&lt;!channel&gt;") && !text.contains("<!channel>"), "{text}");
-        assert!(text.contains("<https://gate/#/top|look>"), "{text}");
+        assert!(text.contains("<https://gate/#/top|open>"), "{text}");
+    }
+
+    #[test]
+    fn alerts_of_one_cause_are_one_incident_led_by_the_gravest() {
+        let of = |kind: Kind, subject: &str, since_s| {
+            let incident = kind.incident(subject);
+            let severity = kind.severity();
+            let fingerprint = kind.name().to_owned();
+            Alert { kind, incident, severity, since_s, fingerprint, ..alert(subject) }
+        };
+        let notices = [
+            Notice::Begun(of(Kind::Fallback, "one", 11)),
+            Notice::Begun(of(Kind::TrafficSpike, "api/x", 12)),
+            Notice::Begun(of(Kind::BreakerOpen, "redis:1", 9)),
+            Notice::Begun(of(Kind::StoreDown, "redis:1", 10)),
+        ];
+        let body = as_json("1", "one", 13, &notices);
+        let told: Vec<String> =
+            body["incidents"].as_array().unwrap().iter().map(|one| format!("{}", one["alerts"])).collect();
+        assert_eq!(told, [r#"["store_down","breaker_open","fallback"]"#, r#"["traffic_spike"]"#]);
+        assert_eq!(
+            (&body["incidents"][0]["since_s"], &body["incidents"][0]["incident"]),
+            (&json!(9), &json!("store"))
+        );
+        let slack = as_slack(&notices)["text"].as_str().unwrap().to_owned();
+        assert_eq!(slack.matches("rotating_light").count(), 1, "{slack}");
+        assert!(slack.contains("(also breaker_open, fallback)"), "{slack}");
     }
 
     #[test]

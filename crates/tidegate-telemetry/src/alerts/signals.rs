@@ -144,14 +144,18 @@ pub fn rule_counts(families: &Families) -> Vec<RuleCounts> {
         let value = series.number() as u64;
         counts.total += value;
         match label("result") {
-            // A store that is too busy has its own alert, and says nothing about the rule.
-            "refused" if label("source").starts_with("overload_") => {}
+            // A store that fails or is too busy has its own alert, and says nothing about the rule.
+            "refused" | "shadow_refused" if is_without_the_store(label("source")) => {}
             "refused" | "key_missing_refused" => counts.refused += value,
             "shadow_refused" => counts.shadow_refused += value,
             _ => {}
         }
     }
     rules
+}
+
+fn is_without_the_store(source: &str) -> bool {
+    source.starts_with("overload_") || source.starts_with("fallback_")
 }
 
 /// The upper bound of the bucket with the p99 of the store's decisions since `before`.

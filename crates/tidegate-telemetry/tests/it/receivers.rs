@@ -82,6 +82,7 @@ fn begun(subject: &str) -> Notice {
         fingerprint: "f".to_owned(),
         kind: Kind::StoreDown,
         subject: subject.to_owned(),
+        incident: "store".to_owned(),
         severity: Severity::Critical,
         summary: "down".to_owned(),
         next: "look".to_owned(),

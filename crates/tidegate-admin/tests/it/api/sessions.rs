@@ -39,7 +39,7 @@ impl<'n> Browser<'n> {
         self.ask("GET", "/sessions").json()["sessions"].as_array().unwrap().clone()
     }
 
-    /// The code of a new log-in link.
+    /// The code of a new sign-in link.
     fn link(&self) -> String {
         self.ask("POST", "/session/link").json()["code"].as_str().unwrap().to_owned()
     }

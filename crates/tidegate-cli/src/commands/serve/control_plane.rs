@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::rules::{LoadedRules, STARTER};
 use crate::settings::{DatabaseChoice, Settings, StoreUrl};
 
-/// How long a log-in link works.
+/// How long a sign-in link works.
 const LINK_LASTS: Duration = Duration::from_secs(600);
 
 /// Opens the configured database; `None` if this node has none, or there is none in the default place and it cannot be made.
@@ -168,7 +168,7 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
     })
 }
 
-/// Prints one log-in link, if nobody has logged in yet and the listener is on loopback. What is no terminal may be a log that
+/// Prints one sign-in link, if nobody has signed in yet and the listener is on loopback. What is no terminal may be a log that
 /// others read: there, only how to make one.
 pub(super) async fn announce_link(
     database: &RuleStore,
@@ -182,9 +182,9 @@ pub(super) async fn announce_link(
     let unclaimed = settings.admin_tokens.is_empty() && database.is_unclaimed().await.unwrap_or(false);
     let told = match unclaimed && admin.ip().is_loopback() && io::stdout().is_terminal() {
         true => log_in_link(database, &server, now).await.map(|link| {
-            format!("\nDashboard, for the first log-in (works once, for 10 minutes):\n\n  {link}\n\n")
+            format!("\nDashboard, for the first sign-in (works once, for 10 minutes):\n\n  {link}\n\n")
         }),
-        false => Ok(format!("\nDashboard: {server}/\nLog-in link: tidegate login\n")),
+        false => Ok(format!("\nDashboard: {server}/\nSign-in link: tidegate login\n")),
     };
     // A closed stdout is no reason to stop.
     if let Ok(told) = told {
@@ -192,10 +192,10 @@ pub(super) async fn announce_link(
     }
 }
 
-/// Makes a log-in link to `server`, such as `http://127.0.0.1:8082`, in place of the last one. The code is in the fragment
+/// Makes a sign-in link to `server`, such as `http://127.0.0.1:8082`, in place of the last one. The code is in the fragment
 /// after `#`: browsers do not send that, so no log or proxy sees it.
 pub(crate) async fn log_in_link(database: &RuleStore, server: &str, now: Timestamp) -> Result<String, Error> {
-    let made = database.make_link(&Grant::of_operator("log-in link"), LINK_LASTS, now).await?;
+    let made = database.make_link(&Grant::of_operator(Grant::OPERATORS_LINK), LINK_LASTS, now).await?;
     let (_, code) = made.expect("what comes from nothing is always made");
     Ok(format!("{server}/#/login?code={}", code.reveal()))
 }
