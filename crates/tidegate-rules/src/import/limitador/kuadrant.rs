@@ -26,9 +26,7 @@ pub(super) fn policy_of(document: &Node) -> Option<RoutePolicy<'_>> {
     let spec = map(fields.get("spec")?)?;
     // `defaults` and `overrides` say how policies of a gateway and of a route combine.
     let limits = spec.get("limits").or_else(|| {
-        let inside =
-            ["defaults", "overrides"].into_iter().find_map(|field| map(spec.get(field)?)?.get("limits"));
-        inside
+        ["defaults", "overrides"].into_iter().find_map(|field| map(spec.get(field)?)?.get("limits"))
     });
     Some(RoutePolicy { name, limits: map(limits?)?.entries })
 }
