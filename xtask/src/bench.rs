@@ -96,7 +96,7 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "proxy",
         shows: "what the reverse proxy adds to a request's latency, beside what nginx adds",
-        package: "tidegate-server",
+        package: "tidegate-proxy",
         target: "proxy",
     },
     Bench {

@@ -39,7 +39,7 @@ impl Tier {
 }
 
 /// Integration tests that need less than every server, by package, and what in them needs more.
-const TIERED: [(&str, Tier, &[&str]); 13] = [
+const TIERED: [(&str, Tier, &[&str]); 15] = [
     ("xtask", Tier::NoServers, &[]),
     ("tidegate-core", Tier::NoServers, &[]),
     ("tidegate-decisions", Tier::NoServers, &[]),
@@ -50,7 +50,9 @@ const TIERED: [(&str, Tier, &[&str]); 13] = [
     ("tidegate-telemetry", Tier::NoServers, &[]),
     ("tidegate-tower", Tier::NoServers, &[]),
     ("tidegate-replay", Tier::NoServers, &["nginx::", "gateways::"]),
-    ("tidegate-server", Tier::OneRedis, &["real_upstreams::", "clients::"]),
+    ("tidegate-runtime", Tier::NoServers, &[]),
+    ("tidegate-proxy", Tier::NoServers, &["real_servers::"]),
+    ("tidegate-server", Tier::OneRedis, &["clients::"]),
     ("tidegate-store-redis", Tier::OneRedis, &["cluster::", "sentinel::", "sharded::", "cross_slot::"]),
     ("tidegate", Tier::OneRedis, &[]),
 ];
@@ -59,7 +61,7 @@ const TIERED: [(&str, Tier, &[&str]); 13] = [
 const UNIT_TESTS_ON_REDIS: &str = "alert_watcher::tests::";
 
 /// Tests that measure: of speed, of memory, of who comes first under load. They run after all others, with nothing beside them.
-pub(crate) const MEASURING: [(&str, &[&str]); 5] = [
+pub(crate) const MEASURING: [(&str, &[&str]); 6] = [
     (
         "tidegate-cli",
         &[
@@ -78,7 +80,8 @@ pub(crate) const MEASURING: [(&str, &[&str]); 5] = [
         ],
     ),
     ("tidegate-admin", &["many_overrides::", "two_nodes_on_one_database_converge_within_two_seconds"]),
-    ("tidegate-server", &["floods::", "waiting::", "proxy::upstreams::"]),
+    ("tidegate-proxy", &["floods::", "upstreams::"]),
+    ("tidegate-server", &["waiting::"]),
     ("tidegate-store-redis", &["expiry::"]),
     ("tidegate-testkit", &["fault_proxy::"]),
 ];

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 use tidegate_access::{TokenSource, bearer};
 
-use crate::runtime::Occasional;
+use tidegate_runtime::Occasional;
 
 /// The header for a token if `Authorization` is taken: a gateway's request carries its client's `Authorization`.
 pub const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-tidegate-token");

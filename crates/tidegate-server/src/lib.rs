@@ -5,7 +5,6 @@
 //! into requests and decisions into bytes.
 
 pub mod access;
-pub mod connection;
 // Generated from `proto/`, so neither formatted nor linted: `tests/it/generated.rs` compares it byte by byte.
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated")]
@@ -13,10 +12,8 @@ mod generated;
 pub mod grpc;
 pub mod http;
 pub mod json;
-pub mod proxy;
 pub mod resp;
 pub mod rls;
-pub mod runtime;
 pub mod service;
 pub mod xds;
 

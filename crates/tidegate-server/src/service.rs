@@ -10,8 +10,8 @@ use tidegate_http::{Gate, answer};
 use tidegate_limiter::{Decision, Limiter, Observer, Shedder, TokioRuntime, TraceContext, Traced, Transport};
 use tidegate_store::Clock;
 
-use crate::connection::HttpLimits;
 use crate::headers::{HeaderSet, HeaderSets};
+use tidegate_runtime::connection::HttpLimits;
 
 pub(crate) use tidegate_http::answer::rule_name;
 pub(crate) use tidegate_limiter::OVERRIDE;
@@ -110,7 +110,8 @@ impl Service {
     }
 
     /// The gate for a surface that reads requests itself.
-    pub(crate) fn gate(&self, transport: Transport, shedder: Option<Arc<Shedder>>) -> Gate {
+    #[must_use]
+    pub fn gate(&self, transport: Transport, shedder: Option<Arc<Shedder>>) -> Gate {
         Gate {
             limiter: Arc::clone(&self.limiter),
             shedder,

@@ -20,6 +20,7 @@ mod caddy;
 mod clock;
 mod envoy;
 mod fault_proxy;
+pub mod frames;
 pub mod http;
 mod memcached;
 mod nginx;

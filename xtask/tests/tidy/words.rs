@@ -28,11 +28,12 @@ const BANNED: [(&str, &str); 19] = [
 ];
 
 /// Crates whose strings are shown to users. `tidegate-core`, the limiter and the stores are not here yet.
-const SPOKEN: [&str; 8] = [
+const SPOKEN: [&str; 9] = [
     "tidegate",
     "tidegate-tower",
     "tidegate-cli",
     "tidegate-rules",
+    "tidegate-proxy",
     "tidegate-server",
     "tidegate-admin",
     "tidegate-http",

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tidegate_access::{Offers, ServerTls};
 use tidegate_http::identity::{Identity, IdentityConfig, IdentityError};
-use tidegate_server::proxy::{
+use tidegate_proxy::{
     ClientTlsError, Ejection, HealthCheck, MOST_TARGETS, ProxyLimits, ProxySettings, Route, Target, Timeouts,
     UpstreamSettings, client_config,
 };

@@ -32,9 +32,6 @@ mod flags;
 mod fleet_decisions;
 mod fleet_refusals;
 mod fleet_secret;
-#[path = "../../../tidegate-server/tests/it/frames.rs"]
-#[allow(dead_code, reason = "the server's own tests use the rest")]
-mod frames;
 mod garbage;
 mod gateways;
 mod generated;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_testkit::{TidegateServer, eventually};
 
 use crate::access::{PATIENCE, serve};
-use crate::frames::{
+use tidegate_testkit::frames::{
     ACK, DATA, END_HEADERS, END_STREAM, HEADERS, Peer, SETTINGS, WINDOW_UPDATE, frame, head, post,
 };
 

@@ -61,17 +61,17 @@ fn labels_of<'k>(known: &'k BTreeMap<String, Labels>, name: &str, place: &str) -
     found.unwrap_or_else(|| panic!("{place}: there is no metric {name}"))
 }
 
-/// What a metric's labels must be: `reason="a"`, `reason=~"a|b.*"`, `reason`. Values are checked where the page has them all.
+/// What a metric's labels must be: `reason="a"`, `reason=~"a|b.*"`, `reason!~"a"`, `reason`. Values are checked where the page has them all.
 #[track_caller]
 fn assert_labels(name: &str, labels: &Labels, inside: &str, place: &str) {
     for matcher in inside.split(',').filter(|matcher| !matcher.is_empty()) {
-        let (label, value) = matcher.split_once('=').unwrap_or((matcher, ""));
-        let label = label.trim_end_matches('!').trim();
+        let (label, value) = matcher.split_once(['=', '!']).unwrap_or((matcher, ""));
+        let label = label.trim();
         if ["instance", "le"].contains(&label) {
             continue;
         }
         let Some(values) = labels.get(label) else { panic!("{place}: {name} has no label {label}") };
-        let wanted = value.trim_start_matches('~').trim_matches('"');
+        let wanted = value.trim_start_matches(['=', '~']).trim_matches('"');
         for one in wanted.split('|').filter(|one| !one.is_empty() && !values.is_empty()) {
             let exists = match one.strip_suffix(".*") {
                 Some(start) => values.iter().any(|value| value.starts_with(start)),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tidegate_limiter::{Limiter, LimiterConfig, NoObserver};
 use tidegate_rules::{Format, RuleSet, Source};
+use tidegate_runtime::{DataPlane, Listener, Settings};
 use tidegate_server::resp::{Resp, RespSettings};
-use tidegate_server::runtime::{DataPlane, Listener, Settings};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
 

@@ -5,8 +5,8 @@ use axum::{Json, Router};
 use hyper_util::service::TowerToHyperService;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use tidegate_server::connection::{self, HttpLimits, Speaks};
-use tidegate_server::runtime::{Connection, Protocol, Serving};
+use tidegate_runtime::connection::{self, HttpLimits, Speaks};
+use tidegate_runtime::{Connection, Protocol, Serving};
 
 pub(crate) struct BareAxum {
     router: Router,

@@ -1,9 +1,9 @@
 //! The gRPC reference: tonic's own server on our runtime, answering one status without deciding anything.
 
 use tidegate_access::Stream;
+use tidegate_runtime::{Connection, Protocol, Serving};
 use tidegate_server::rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 use tidegate_server::rls::{Code, DescriptorStatus, RateLimit, RateLimitRequest, RateLimitResponse, Unit};
-use tidegate_server::runtime::{Connection, Protocol, Serving};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

@@ -14,7 +14,7 @@ mod process;
 use clap::{Parser, Subcommand};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate_server::runtime::{DataPlane, Listener, Protocol, Settings};
+use tidegate_runtime::{DataPlane, Listener, Protocol, Settings};
 
 // The allocator of the tidegate binary: a reference with another one would not be a reference.
 #[global_allocator]

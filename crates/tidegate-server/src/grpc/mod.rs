@@ -6,9 +6,7 @@
 mod unary;
 
 use crate::access::{Access, Carried};
-use crate::connection::{self, HttpLimits, Speaks};
 use crate::rls::{Code, DESCRIPTORS, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
-use crate::runtime::{Connection, Drain, Patience, Protocol, Seat, Serving};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use std::convert::Infallible;
@@ -16,6 +14,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_http::trace_of;
 use tidegate_limiter::{TraceContext, Transport};
+use tidegate_runtime::connection::{self, HttpLimits, Speaks};
+use tidegate_runtime::{Connection, Drain, Patience, Protocol, Seat, Serving};
 use tonic::Status;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;

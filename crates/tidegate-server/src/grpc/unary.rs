@@ -2,8 +2,6 @@
 //!
 //! No compression: a rate limit request is smaller than its headers. A peer that compresses gets an error.
 
-use crate::connection::{BodyError, HttpLimits, read_body};
-use crate::runtime::{Drain, Seat};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -12,6 +10,8 @@ use hyper::body::Incoming;
 use prost::Message;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tidegate_runtime::connection::{BodyError, HttpLimits, read_body};
+use tidegate_runtime::{Drain, Seat};
 use tonic::Status;
 
 /// One byte for the compression flag, four bytes of length.

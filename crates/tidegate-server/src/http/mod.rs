@@ -32,11 +32,11 @@ use tidegate_limiter::{Health, Shedder, Transport};
 use tidegate_store::StoreError;
 
 use crate::access::{Access, Carried};
-use crate::connection::{self, BodyError, Speaks, read_body};
 use crate::json;
 use crate::problem::{Kind, Problem};
-use crate::runtime::{Connection, Occasional, Patience, Protocol, Seat, Serving};
 use crate::service::Service;
+use tidegate_runtime::connection::{self, BodyError, Speaks, read_body};
+use tidegate_runtime::{Connection, Occasional, Patience, Protocol, Seat, Serving};
 
 /// The response type of this transport.
 pub(crate) type Answer = Response<Full<Bytes>>;

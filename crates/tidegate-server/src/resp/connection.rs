@@ -22,7 +22,7 @@ use super::answer::{Answerer, COMMANDS_PER_TURN, Pause, Progress};
 use super::buffers::{Buffers, READ_BYTES};
 use super::reply::Replies;
 use super::session::Standing;
-use crate::runtime::{Connection, Seat};
+use tidegate_runtime::{Connection, Seat};
 
 /// Serves a connection to its end.
 pub(super) async fn serve(worker: Arc<RespWorker>, connection: Connection) {

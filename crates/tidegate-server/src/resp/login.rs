@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tidegate_access::{Guesses, PeerGroup, SecretDigest};
 use tidegate_core::Micros;
 
-use crate::runtime::Occasional;
+use tidegate_runtime::Occasional;
 
 /// The user of clients that name none.
 pub(crate) const DEFAULT_USER: &[u8] = b"default";

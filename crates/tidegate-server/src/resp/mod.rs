@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::runtime::{Connection, Patience, Protocol, Serving};
 use crate::service::Service;
 use buffers::BufferPool;
 use parse::Bounds;
 use stats::Stats;
+use tidegate_runtime::{Connection, Patience, Protocol, Serving};
 
 /// Limits of a connection, and its users.
 #[derive(Clone, Debug)]

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_limiter::TraceContext;
-use tidegate_server::connection::HttpLimits;
+use tidegate_runtime::connection::HttpLimits;
+use tidegate_runtime::{DataPlane, Drained, Listener, Settings};
 use tidegate_server::grpc::{Grpc, RateLimits, health_and_reflection};
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Code, RateLimitRequest, RateLimitResponse};
-use tidegate_server::runtime::{DataPlane, Drained, Listener, Settings};
 use tokio::sync::Semaphore;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code as StatusCode, Status};

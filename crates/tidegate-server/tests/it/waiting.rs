@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tidegate_server::connection::HttpLimits;
-use tidegate_server::runtime::{Drained, Settings};
+use tidegate_runtime::connection::HttpLimits;
+use tidegate_runtime::{Drained, Settings};
 use tidegate_testkit::{eventually, http, in_three_tries};
 
-use crate::frames::{
+use crate::world::World;
+use tidegate_testkit::frames::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, Peer, RST_STREAM, SETTINGS, WINDOW_UPDATE,
     frame, post,
 };
-use crate::world::World;
 
 const RULES: &str = "{ domain: api, rules: [{ name: per-user, key: [user], limits: [1000/minute] }] }";
 const JSON: (&str, &str) = ("content-type", "application/json");

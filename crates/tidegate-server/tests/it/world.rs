@@ -12,13 +12,13 @@ use tidegate_limiter::{
     Shedder, ShedderConfig, TokioRuntime, Transport,
 };
 use tidegate_rules::{Format, Rule, RuleSet, Source};
+use tidegate_runtime::connection::HttpLimits;
+use tidegate_runtime::{DataPlane, Listener, Settings};
 use tidegate_server::access::Access;
-use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::http::Http;
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use tidegate_server::runtime::{DataPlane, Listener, Settings};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::conformance::Broken;
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
@@ -210,6 +210,7 @@ pub(crate) struct Heard {
 
 impl Heard {
     /// The number of requests that rules decided.
+    #[allow(dead_code, reason = "the proxy's tests ask for it")]
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
     }

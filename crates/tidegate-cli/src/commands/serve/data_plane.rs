@@ -9,16 +9,16 @@ use std::sync::atomic::AtomicBool;
 use tidegate_access::{Offers, ServerTls};
 use tidegate_core::Micros;
 use tidegate_http::identity::Identity;
-use tidegate_limiter::{Limiter, Shedder, TokioRuntime};
+use tidegate_limiter::{Limiter, Shedder, TokioRuntime, Transport};
+use tidegate_proxy::{Proxy, UpstreamReader};
 use tidegate_rules::RuleSet;
+use tidegate_runtime::connection::HttpLimits;
+use tidegate_runtime::{self as runtime, DataPlane, Listener, Protocol, RuntimeError, WarmUp, WorkerId};
 use tidegate_server::access::Access;
-use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::headers;
 use tidegate_server::http::Http;
-use tidegate_server::proxy::{Proxy, UpstreamReader};
 use tidegate_server::resp::{Logins, Resp, RespSettings};
-use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WarmUp, WorkerId};
 use tidegate_server::service::{RlsHeaderNames, Service, ServiceSettings};
 use tidegate_store::SystemClock;
 use tonic::service::Routes;
@@ -116,14 +116,13 @@ pub(super) fn start(
         let proxy = section.settings(identity.clone(), settings.drain.tunnels)?;
         identities.push(proxy.identity.clone());
         check_domains(section, limiter.snapshot().rules())?;
-        let proxy = match &shedder {
-            Some(shedder) => Proxy::new(proxy).with_shedder(shedder.clone()),
-            None => Proxy::new(proxy),
-        };
+        let proxy = Proxy::new(proxy);
         upstreams = Some(proxy.upstreams());
         let tls = section.tls()?;
         reloads.tls.extend(tls.clone().map(|tls| ("proxy", tls)));
-        listeners.push(proxy_listener(section.address()?, proxy, tls, services).map_err(failure)?);
+        listeners.push(
+            proxy_listener(section.address()?, proxy, tls, services, shedder.clone()).map_err(failure)?,
+        );
     }
     let plane = DataPlane::start_warm(&runtime, listeners, warm_up(&limiters)).map_err(failure)?;
     Ok(Running { plane, health, limiters, shedder, identities, access, logins, stopping, reloads, upstreams })
@@ -151,8 +150,10 @@ fn proxy_listener(
     proxy: Proxy,
     tls: Option<Arc<ServerTls>>,
     services: Vec<Arc<Service>>,
+    shedder: Option<Arc<Shedder>>,
 ) -> Result<Listener, RuntimeError> {
-    let make = move |id: WorkerId| proxy.for_worker(id, services[id.0].clone());
+    let make =
+        move |id: WorkerId| proxy.for_worker(id, services[id.0].gate(Transport::Proxy, shedder.clone()));
     Ok(Listener::bind("proxy", address, make)?.with_tls(tls))
 }
 

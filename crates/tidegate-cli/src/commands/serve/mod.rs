@@ -36,7 +36,7 @@ use tidegate_access::{Offers, TokenSource};
 use tidegate_admin::{Admin, DecisionLogMetrics, EventCounts, RuleSource};
 use tidegate_limiter::{Limiter, LimiterConfig};
 use tidegate_metrics::{Metrics, RefusedLogins};
-use tidegate_server::runtime::DataPlane;
+use tidegate_runtime::DataPlane;
 use tidegate_store::{Clock, SystemClock};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;

@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use tidegate_server::runtime::Pulse;
+use tidegate_runtime::Pulse;
 
 /// Where the supervisor listens, if one does.
 #[derive(Clone)]

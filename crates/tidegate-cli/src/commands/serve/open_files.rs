@@ -6,7 +6,7 @@
 use std::num::NonZeroUsize;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tidegate_server::runtime::MOST_LEAVING;
+use tidegate_runtime::MOST_LEAVING;
 
 use crate::failure::Failure;
 use crate::settings::Settings;

@@ -8,8 +8,8 @@ use tidegate_metrics::{
     BusyRatio as Busy, CertificateEnd, KeyKinds, ListenerConnections, Metrics, Registry, UpstreamCounts,
     WithheldLines,
 };
-use tidegate_server::proxy::UpstreamReader;
-use tidegate_server::runtime::DataPlane;
+use tidegate_proxy::UpstreamReader;
+use tidegate_runtime::DataPlane;
 use tidegate_store::{Clock as _, SystemClock};
 
 use super::backend::Backend;

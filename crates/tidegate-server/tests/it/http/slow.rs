@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate_rules::Format;
-use tidegate_server::connection::HttpLimits;
+use tidegate_runtime::connection::HttpLimits;
 use tidegate_server::service::ServiceSettings;
 
 use super::PER_USER;
