@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use libfuzzer_sys::fuzz_target;
 use tidegate_core::Timestamp;
 use tidegate_http::identity::{
-    GoesOn, Identity, IdentityConfig, JwtConfig, MOST_VALUE_BYTES, Named, NormalPath, PathCase,
+    ForwardedPath, Identity, IdentityConfig, JwtConfig, MOST_VALUE_BYTES, Named, NormalPath, PathCase,
     RequestHead, Secret,
 };
 
@@ -55,9 +55,9 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((uri, headers)) = head(bytes) else { return };
     for peer in [STRANGER, PROXY] {
         let now = Timestamp::from_micros(1_500_000_000_000_000);
-        let goes_on = GoesOn::Normalised;
+        let forwarded_path = ForwardedPath::Normalised;
         let head =
-            RequestHead { method: &Method::GET, uri: &uri, headers: &headers, peer: Some(peer), now, goes_on };
+            RequestHead { method: &Method::GET, uri: &uri, headers: &headers, peer: Some(peer), now, forwarded_path };
         let Ok(attributes) = IDENTITY.attributes(&head) else { continue };
         let entries = attributes.entries();
         let names: BTreeSet<&str> = entries.iter().map(|(name, _)| *name).collect();
@@ -73,7 +73,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         assert!(attributes.get("client").is_some());
         let path = attributes.path();
-        let again = NormalPath::read(path.forward(), PathCase::Insensitive, goes_on);
+        let again = NormalPath::read(path.forward(), PathCase::Insensitive, forwarded_path);
         assert_eq!(again.as_ref(), Ok(path));
     }
 });

@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use tidegate_core::Hits;
-use tidegate_http::identity::{Attributes, GoesOn, RequestHead};
+use tidegate_http::identity::{Attributes, ForwardedPath, RequestHead};
 use tidegate_http::{Admitted, DecisionReport, GateAnswer, HttpCheck, trace_of};
 use tidegate_limiter::Patience;
 
@@ -112,7 +112,7 @@ impl ProxyWorker {
             headers: &parts.headers,
             peer: Some(via.peer.ip()),
             now: self.gate.clock.now(),
-            goes_on: GoesOn::Normalised,
+            forwarded_path: ForwardedPath::Normalised,
         };
         self.shared.settings.identity.attributes(&head)
     }

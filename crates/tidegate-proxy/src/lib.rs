@@ -35,7 +35,7 @@ use std::time::Duration;
 use http::Request;
 use hyper::body::Incoming;
 use tidegate_http::Gate;
-use tidegate_http::identity::{GoesOn, NormalPath, PathCase};
+use tidegate_http::identity::{ForwardedPath, NormalPath, PathCase};
 use tidegate_store::Clock;
 
 pub use admit::Admission;
@@ -51,8 +51,8 @@ use dial::Dialer;
 use exchange::Upstream;
 use forward::Via;
 use pool::Pool;
-use tidegate_runtime::connection::{self, HttpLimits, Speaks};
-use tidegate_runtime::{Connection, Patience, Protocol, Serving, WorkerId};
+use tidegate_runtime::connection::{self, HttpLimits, HttpVersions};
+use tidegate_runtime::{Connection, IdleTimeouts, Protocol, Serving, WorkerId};
 
 /// How often idle connections are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -139,7 +139,7 @@ impl ProxyShared {
 
 /// A route's path, normalised like those of requests.
 fn normal(path: &str, case: PathCase) -> String {
-    let normal = NormalPath::read(path, case, GoesOn::Normalised);
+    let normal = NormalPath::read(path, case, ForwardedPath::Normalised);
     normal.map_or_else(|_| path.to_owned(), |normal| normal.matching().to_owned())
 }
 
@@ -167,8 +167,8 @@ impl Protocol for Listening {
         Box::pin(Arc::clone(&self.0).speak(connection))
     }
 
-    fn patience(&self) -> Patience {
-        self.0.shared.settings.limits.http.patience()
+    fn idle_timeouts(&self) -> IdleTimeouts {
+        self.0.shared.settings.limits.http.idle_timeouts()
     }
 }
 
@@ -187,7 +187,7 @@ impl ProxyWorker {
             async move { Ok::<_, Infallible>(worker.answer(request, via).await) }
         });
         tokio::select! {
-            () = connection::serve(connection, Speaks::Http1And2, limits, service) => {}
+            () = connection::serve(connection, HttpVersions::Http1And2, limits, service) => {}
             () = answers.stalled(&*clock, stall) => {
                 return tracing::debug!(%peer, "closed: the client did not read an answer");
             }

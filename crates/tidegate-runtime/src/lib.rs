@@ -48,14 +48,14 @@ pub trait Protocol: Send + Sync + 'static {
     fn serve(&self, connection: Connection) -> Serving;
 
     /// How long a connection may be silent.
-    fn patience(&self) -> Patience {
-        Patience::ENDLESS
+    fn idle_timeouts(&self) -> IdleTimeouts {
+        IdleTimeouts::ENDLESS
     }
 }
 
 /// How long a connection may be silent before it is asked to finish; up to an eighth longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct IdleTimeouts {
     /// Until its first request (after the login, if one is needed).
     pub first: Duration,
     /// Between further requests.
@@ -64,10 +64,10 @@ pub struct Patience {
     pub even_under_way: bool,
 }
 
-impl Patience {
+impl IdleTimeouts {
     /// Without a limit.
-    pub const ENDLESS: Patience =
-        Patience { first: Duration::MAX, idle: Duration::MAX, even_under_way: false };
+    pub const ENDLESS: IdleTimeouts =
+        IdleTimeouts { first: Duration::MAX, idle: Duration::MAX, even_under_way: false };
 }
 
 /// A connection being served, until it ends.

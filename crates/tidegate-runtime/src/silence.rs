@@ -3,7 +3,7 @@
 //! Scans all connections of a worker a few times within the shortest timeout: so no request starts or stops a timer, and ten
 //! thousand idle connections cost microseconds per second.
 
-use super::Patience;
+use super::IdleTimeouts;
 use super::seat::Seat;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,15 @@ pub(super) struct Watch {
 #[derive(Debug)]
 struct Watched {
     seat: Arc<Seat>,
-    patience: Patience,
+    idle_timeouts: IdleTimeouts,
     seen: u64,
     silent_for: Duration,
 }
 
 impl Watch {
     /// Watches connections of listeners with these timeouts.
-    pub(super) fn new(patiences: impl Iterator<Item = Patience>) -> Self {
-        let shortest = patiences.flat_map(|patience| [patience.first, patience.idle]).min();
+    pub(super) fn new(timeouts: impl Iterator<Item = IdleTimeouts>) -> Self {
+        let shortest = timeouts.flat_map(|idle_timeouts| [idle_timeouts.first, idle_timeouts.idle]).min();
         let every = shortest.unwrap_or(SLOWEST) / LOOKS;
         Watch { every: every.clamp(QUICKEST, SLOWEST), watched: Vec::new() }
     }
@@ -41,8 +41,8 @@ impl Watch {
         self.every
     }
 
-    pub(super) fn add(&mut self, seat: Arc<Seat>, patience: Patience) {
-        self.watched.push(Watched { seat, patience, seen: 0, silent_for: Duration::ZERO });
+    pub(super) fn add(&mut self, seat: Arc<Seat>, idle_timeouts: IdleTimeouts) {
+        self.watched.push(Watched { seat, idle_timeouts, seen: 0, silent_for: Duration::ZERO });
     }
 
     /// Scans all connections; each scan stands for the time since the last.
@@ -60,14 +60,14 @@ impl Watch {
 impl Watched {
     fn look(&mut self, passed: Duration) {
         let now = self.seat.progress();
-        let waits = !self.patience.even_under_way && self.seat.is_busy();
+        let waits = !self.idle_timeouts.even_under_way && self.seat.is_busy();
         if now != self.seen || waits {
             (self.seen, self.silent_for) = (now, Duration::ZERO);
             return;
         }
         self.silent_for += passed;
-        let patience = if now == 0 { self.patience.first } else { self.patience.idle };
-        if self.silent_for >= patience {
+        let idle_timeouts = if now == 0 { self.idle_timeouts.first } else { self.idle_timeouts.idle };
+        if self.silent_for >= idle_timeouts {
             self.seat.ask_to_leave();
         }
     }
@@ -81,13 +81,13 @@ mod tests {
     use tidegate_access::PeerGroup;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const PATIENCE: Patience =
-        Patience { first: SECOND, idle: SECOND.saturating_mul(3), even_under_way: false };
+    const PATIENCE: IdleTimeouts =
+        IdleTimeouts { first: SECOND, idle: SECOND.saturating_mul(3), even_under_way: false };
 
-    fn watch(patience: Patience) -> (Watch, Arc<Seat>) {
+    fn watch(idle_timeouts: IdleTimeouts) -> (Watch, Arc<Seat>) {
         let seat = Seat::new(PeerGroup::of(IpAddr::from([127, 0, 0, 1])), 0, 0, Memory::new(0));
-        let mut watch = Watch::new([patience].into_iter());
-        watch.add(Arc::clone(&seat), patience);
+        let mut watch = Watch::new([idle_timeouts].into_iter());
+        watch.add(Arc::clone(&seat), idle_timeouts);
         (watch, seat)
     }
 
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(looks_until_asked(&mut watch, &seat), None);
         drop(under_way);
         assert!(looks_until_asked(&mut watch, &seat).is_some());
-        let (mut watch, seat) = self::watch(Patience { even_under_way: true, ..PATIENCE });
+        let (mut watch, seat) = self::watch(IdleTimeouts { even_under_way: true, ..PATIENCE });
         let _under_way = seat.begin();
         assert!(looks_until_asked(&mut watch, &seat).is_some());
     }

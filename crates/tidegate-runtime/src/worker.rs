@@ -70,7 +70,7 @@ pub(super) fn spawn(
             warm_up(id).await;
             drop(warm);
             let listeners =
-                makers.into_iter().map(|(make, tls)| Spoken { protocol: make(id), tls }).collect();
+                makers.into_iter().map(|(make, tls)| ListenerProtocol { protocol: make(id), tls }).collect();
             Worker::new(listeners, handshake_timeout).run(dealt, deadline).await
         });
         // Tasks of closed connections must not hold the thread.
@@ -81,21 +81,21 @@ pub(super) fn spawn(
 }
 
 /// The protocol of a listener.
-struct Spoken {
+struct ListenerProtocol {
     protocol: Arc<dyn Protocol>,
     tls: Option<Arc<ServerTls>>,
 }
 
 struct Worker {
-    listeners: Vec<Spoken>,
+    listeners: Vec<ListenerProtocol>,
     handshake_timeout: Duration,
     watch: Watch,
     serving: JoinSet<()>,
 }
 
 impl Worker {
-    fn new(listeners: Vec<Spoken>, handshake_timeout: Duration) -> Self {
-        let watch = Watch::new(listeners.iter().map(|spoken| spoken.protocol.patience()));
+    fn new(listeners: Vec<ListenerProtocol>, handshake_timeout: Duration) -> Self {
+        let watch = Watch::new(listeners.iter().map(|spoken| spoken.protocol.idle_timeouts()));
         Worker { listeners, handshake_timeout, watch, serving: JoinSet::new() }
     }
 
@@ -128,10 +128,10 @@ impl Worker {
             Ok(socket) => socket,
             Err(error) => return tracing::warn!(%peer, %error, "cannot register a connection"),
         };
-        let Spoken { protocol, tls } = &self.listeners[place.listener()];
+        let ListenerProtocol { protocol, tls } = &self.listeners[place.listener()];
         let (protocol, seat) = (Arc::clone(protocol), Arc::clone(place.seat()));
         let drain = Drain::of(Arc::clone(&seat));
-        self.watch.add(Arc::clone(&seat), protocol.patience());
+        self.watch.add(Arc::clone(&seat), protocol.idle_timeouts());
         let Some(tls) = tls.clone() else {
             let connection = Connection { stream: Stream::Plain(socket), peer, drain, seat };
             self.serving.spawn(async move {

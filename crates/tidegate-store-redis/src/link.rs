@@ -37,7 +37,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// A connection made on first use and then maintained.
 pub(crate) struct Link {
-    shared: Arc<KeptLink>,
+    shared: Arc<SharedLink>,
 }
 
 /// The server of a link.
@@ -49,7 +49,7 @@ pub(crate) enum Target {
     Master(Arc<Sentinels>),
 }
 
-struct KeptLink {
+struct SharedLink {
     target: Target,
     dialer: Arc<Dialer>,
     max_in_flight: usize,
@@ -95,7 +95,7 @@ impl Link {
             Target::Server(endpoint) => Some(endpoint.clone()),
             Target::Master(_) => None,
         };
-        let shared = KeptLink {
+        let shared = SharedLink {
             target,
             dialer,
             max_in_flight,
@@ -167,7 +167,7 @@ impl Link {
     fn look_after_keeper(&self, state: &mut LinkState) {
         if state.keeper.as_ref().is_none_or(AbortHandle::is_finished) {
             state.status = Status::Connecting;
-            state.keeper = Some(tokio::spawn(keep_up(Arc::clone(&self.shared))).abort_handle());
+            state.keeper = Some(tokio::spawn(reconnect(Arc::clone(&self.shared))).abort_handle());
         }
     }
 
@@ -243,7 +243,7 @@ impl Drop for Link {
 }
 
 /// Pings with a nonce: if the matching answer comes, the connection is good; otherwise it is dropped.
-async fn prove_own_answers(shared: Arc<KeptLink>) {
+async fn prove_own_answers(shared: Arc<SharedLink>) {
     let (number, status) = {
         let state = shared.state.lock();
         (state.number, state.status.clone())
@@ -325,7 +325,7 @@ fn unreachable(why: BoxError) -> Failure {
 }
 
 /// The keeper: connects, runs the connection, and repeats.
-async fn keep_up(shared: Arc<KeptLink>) {
+async fn reconnect(shared: Arc<SharedLink>) {
     let mut backoff = Backoff::default();
     let mut reached = shared.dialer.reached();
     loop {
@@ -339,7 +339,7 @@ async fn keep_up(shared: Arc<KeptLink>) {
                     state.server = Some(endpoint.clone());
                     state.number += 1;
                 }
-                shared.become_(Status::Up(connection));
+                shared.set_status(Status::Up(connection));
                 tokio::select! {
                     () = &mut driver => Status::Connecting,
                     () = shared.give_up.notified() => {
@@ -353,7 +353,7 @@ async fn keep_up(shared: Arc<KeptLink>) {
             Err(error) => Status::Down { why: error.to_string().into(), reached: before },
         };
         let is_down = matches!(status, Status::Down { .. });
-        shared.become_(status);
+        shared.set_status(status);
         if began.elapsed() > SHORT_LIFE {
             backoff = Backoff::default();
         }
@@ -365,7 +365,7 @@ async fn keep_up(shared: Arc<KeptLink>) {
     }
 }
 
-impl KeptLink {
+impl SharedLink {
     async fn dial(&self) -> Result<(Dialed, Endpoint), BoxError> {
         let (endpoint, greeting) = match &self.target {
             Target::Server(endpoint) => (endpoint.clone(), Greeting::Answer),
@@ -383,7 +383,7 @@ impl KeptLink {
         }
     }
 
-    fn become_(&self, status: Status) {
+    fn set_status(&self, status: Status) {
         self.state.lock().status = status;
         self.news.notify_waiters();
     }

@@ -84,7 +84,7 @@ fn identity_round(identity: &Identity) -> f64 {
             headers: &parts.headers,
             peer,
             now: clock.now(),
-            goes_on: tidegate_tower::identity::GoesOn::AsWritten,
+            forwarded_path: tidegate_tower::identity::ForwardedPath::AsWritten,
         };
         let _ = black_box(identity.attributes(black_box(&head)));
     }

@@ -17,7 +17,7 @@ use tidegate_rules::OnMissingKey;
 use tower_service::Service;
 
 use crate::body::LimitedBody;
-use crate::identity::{Attributes, GoesOn, Identity, RequestHead};
+use crate::identity::{Attributes, ForwardedPath, Identity, RequestHead};
 use crate::layer::{LayerState, Who};
 use crate::peer::peer;
 use crate::problem::{Kind, Problem};
@@ -151,8 +151,9 @@ impl LayerState {
             return Err(Problem::new(Kind::MalformedRequest, problem).at("host"));
         }
         // Whoever routes the request behind us does so by the path as it was written.
-        let goes_on = GoesOn::AsWritten;
-        let attributes = identity.attributes(&RequestHead { method, uri, headers, peer, now, goes_on })?;
+        let forwarded_path = ForwardedPath::AsWritten;
+        let attributes =
+            identity.attributes(&RequestHead { method, uri, headers, peer, now, forwarded_path })?;
         if peer.is_none() {
             let snapshot = self.gate.limiter.snapshot();
             let is_missed =

@@ -36,7 +36,7 @@ pub use config::{ApiKeyConfig, Claims, IdentityConfig, JwtConfig, Named, PathCas
 pub use error::IdentityError;
 #[cfg(feature = "jwt")]
 pub use jwks::{JwksError, keep_jwks_fresh};
-pub use path::{GoesOn, MOST_PATH_BYTES, NormalPath, PathError};
+pub use path::{ForwardedPath, MOST_PATH_BYTES, NormalPath, PathError};
 pub use secret::{Secret, hash_secret};
 
 use client_ip::ClientIp;
@@ -56,7 +56,7 @@ pub struct RequestHead<'r> {
     /// The time, for tokens that expire.
     pub now: Timestamp,
     /// How its path reaches the server behind.
-    pub goes_on: GoesOn,
+    pub forwarded_path: ForwardedPath,
 }
 
 /// Reads identities as configured.

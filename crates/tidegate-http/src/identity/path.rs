@@ -34,7 +34,7 @@ pub enum PathCase {
 
 /// How a path reaches the server behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GoesOn {
+pub enum ForwardedPath {
     /// As its [normal form](NormalPath::forward).
     Normalised,
     /// As the client wrote it: another program forwards it.
@@ -78,7 +78,7 @@ impl<'a> NormalPath<'a> {
     ///
     /// # Errors
     /// Servers would disagree on its meaning in a way that cannot be counted.
-    pub fn read(path: &'a str, case: PathCase, goes_on: GoesOn) -> Result<Self, PathError> {
+    pub fn read(path: &'a str, case: PathCase, forwarded_path: ForwardedPath) -> Result<Self, PathError> {
         if path.len() > MOST_PATH_BYTES {
             return Err(PathError::TooLong);
         }
@@ -88,16 +88,16 @@ impl<'a> NormalPath<'a> {
             let matching = folded(Cow::Borrowed(trimmed), case);
             return Ok(NormalPath { matching, forward: path.into(), others: SmallVec::new() });
         }
-        refuse_what_servers_misread(path.as_bytes(), goes_on)?;
+        refuse_what_servers_misread(path.as_bytes(), forwarded_path)?;
         let written = canonical(path);
-        if goes_on == GoesOn::AsWritten && written.split('/').any(is_dots) {
+        if forwarded_path == ForwardedPath::AsWritten && written.split('/').any(is_dots) {
             return Err(PathError::Dots);
         }
         let forward = remove_dots(&written);
         if hides_dots(&forward) {
             return Err(PathError::Dots);
         }
-        let mut readings = Quirks::of(&forward, path, goes_on).map(|quirks| {
+        let mut readings = Quirks::of(&forward, path, forwarded_path).map(|quirks| {
             let reading = reading(&forward, quirks);
             if case == PathCase::Insensitive { reading.to_ascii_lowercase() } else { reading }
         });
@@ -153,7 +153,7 @@ fn is_plain(path: &str) -> bool {
         && !bytes.windows(2).any(|pair| matches!(pair, b"//" | b"/." | b"./"))
 }
 
-fn refuse_what_servers_misread(path: &[u8], goes_on: GoesOn) -> Result<(), PathError> {
+fn refuse_what_servers_misread(path: &[u8], forwarded_path: ForwardedPath) -> Result<(), PathError> {
     let mut rest = path;
     let mut before = 0;
     while let Some((first, after)) = rest.split_first() {
@@ -162,7 +162,9 @@ fn refuse_what_servers_misread(path: &[u8], goes_on: GoesOn) -> Result<(), PathE
                 rest = after;
                 byte
             }
-            None if *first == b'%' && goes_on == GoesOn::AsWritten => return Err(PathError::Escape),
+            None if *first == b'%' && forwarded_path == ForwardedPath::AsWritten => {
+                return Err(PathError::Escape);
+            }
             None => {
                 rest = after;
                 *first
@@ -211,14 +213,14 @@ struct Quirks {
 
 impl Quirks {
     /// No quirk, and then every combination of those that matter for this path.
-    fn of(forward: &str, written: &str, goes_on: GoesOn) -> impl Iterator<Item = Quirks> {
+    fn of(forward: &str, written: &str, forwarded_path: ForwardedPath) -> impl Iterator<Item = Quirks> {
         let ends = |segment: &str| segment.ends_with('.') || segment.ends_with("%20");
         let differs = [
             forward.contains("%2F"),
             forward.contains(';'),
             forward.split('/').flat_map(|part| part.split("%2F")).map(without_parameters).any(ends)
                 || forward.split('/').any(ends),
-            goes_on == GoesOn::AsWritten && written.starts_with("//"),
+            forwarded_path == ForwardedPath::AsWritten && written.starts_with("//"),
         ];
         (0..16_u8).filter_map(move |choice| {
             let has = |quirk: u8| choice & (1 << quirk) != 0;
@@ -296,12 +298,12 @@ mod tests {
 
     use super::*;
 
-    fn read(path: &str, goes_on: GoesOn) -> Result<NormalPath<'_>, PathError> {
-        NormalPath::read(path, PathCase::Insensitive, goes_on)
+    fn read(path: &str, forwarded_path: ForwardedPath) -> Result<NormalPath<'_>, PathError> {
+        NormalPath::read(path, PathCase::Insensitive, forwarded_path)
     }
 
     fn forms(path: &str) -> (String, String) {
-        let path = read(path, GoesOn::Normalised).unwrap();
+        let path = read(path, ForwardedPath::Normalised).unwrap();
         (path.matching().to_owned(), path.forward().to_owned())
     }
 
@@ -368,8 +370,8 @@ mod tests {
             ("/a/%c0%ae%c0%ae/b", PathError::Overlong),
             ("/a%C0%AFb", PathError::Overlong),
         ] {
-            assert_eq!(read(path, GoesOn::Normalised), Err(error), "{path}");
-            assert_eq!(read(path, GoesOn::AsWritten).unwrap_err(), error, "{path}");
+            assert_eq!(read(path, ForwardedPath::Normalised), Err(error), "{path}");
+            assert_eq!(read(path, ForwardedPath::AsWritten).unwrap_err(), error, "{path}");
         }
         // A `..` over an escaped slash also climbs over what that slash separates.
         assert_eq!(forms("/v1/a%2Fb/../login").1, "/v1/login");
@@ -378,26 +380,26 @@ mod tests {
     #[test]
     fn dots_and_half_escapes_are_refused_where_somebody_else_forwards_them() {
         for path in ["/x/../login", "/./login", "/x/%2e%2e/login", "/a/..", "/.."] {
-            assert_eq!(read(path, GoesOn::AsWritten), Err(PathError::Dots), "{path}");
+            assert_eq!(read(path, ForwardedPath::AsWritten), Err(PathError::Dots), "{path}");
         }
-        assert_eq!(read("/a%zz", GoesOn::AsWritten), Err(PathError::Escape));
-        assert_eq!(read("/a%2", GoesOn::AsWritten), Err(PathError::Escape));
+        assert_eq!(read("/a%zz", ForwardedPath::AsWritten), Err(PathError::Escape));
+        assert_eq!(read("/a%2", ForwardedPath::AsWritten), Err(PathError::Escape));
     }
 
     #[test]
     fn what_servers_disagree_on_is_counted_under_every_reading() {
-        let readings = |path, goes_on| {
-            let path = read(path, goes_on).unwrap();
+        let readings = |path, forwarded_path| {
+            let path = read(path, forwarded_path).unwrap();
             path.readings().map(str::to_owned).collect::<Vec<_>>()
         };
-        let normalised = |path| readings(path, GoesOn::Normalised);
+        let normalised = |path| readings(path, ForwardedPath::Normalised);
         assert_eq!(normalised("/npm/@scope%2Fname"), ["/npm/@scope/name", "/npm/@scope%2fname"]);
         assert_eq!(normalised("/login;jsessionid=1"), ["/login;jsessionid=1", "/login"]);
         assert_eq!(normalised("/login."), ["/login.", "/login"]);
         assert_eq!(normalised("/login%20"), ["/login ", "/login"]);
         assert_eq!(normalised("/a%2Fb;c").len(), 4);
         assert_eq!(normalised("//free/login"), ["/free/login"]);
-        assert_eq!(readings("//free/login", GoesOn::AsWritten), ["/free/login", "/login"]);
+        assert_eq!(readings("//free/login", ForwardedPath::AsWritten), ["/free/login", "/login"]);
         assert_eq!(normalised("/v1.0/.well-known/a.b"), ["/v1.0/.well-known/a.b"]);
     }
 
@@ -405,25 +407,25 @@ mod tests {
     fn a_path_is_matched_whole_or_refused() {
         let long = |zeros: usize| format!("/api/{}42/export", "0".repeat(zeros));
         assert!(forms(&long(5000)).0.ends_with("042/export"));
-        assert_eq!(read(&long(MOST_PATH_BYTES), GoesOn::Normalised), Err(PathError::TooLong));
+        assert_eq!(read(&long(MOST_PATH_BYTES), ForwardedPath::Normalised), Err(PathError::TooLong));
     }
 
     #[test]
     fn case_can_be_kept_apart() {
-        let path = NormalPath::read("/Items/A/", PathCase::Sensitive, GoesOn::Normalised).unwrap();
+        let path = NormalPath::read("/Items/A/", PathCase::Sensitive, ForwardedPath::Normalised).unwrap();
         assert_eq!(path.matching(), "/Items/A");
     }
 
     proptest! {
         #[test]
         fn forwarding_changes_nothing_that_rules_see(path in "(/|\\.\\./|%2[eEfF5]|%20|[a-cA-C.3%é; ]){0,16}") {
-            let Ok(once) = read(&path, GoesOn::Normalised) else { return Ok(()) };
-            prop_assert_eq!(&read(once.forward(), GoesOn::Normalised).unwrap(), &once);
+            let Ok(once) = read(&path, ForwardedPath::Normalised) else { return Ok(()) };
+            prop_assert_eq!(&read(once.forward(), ForwardedPath::Normalised).unwrap(), &once);
         }
 
         #[test]
         fn no_segment_of_a_normal_path_is_empty_or_dotted(path in any::<String>()) {
-            let Ok(path) = read(&path, GoesOn::Normalised) else { return Ok(()) };
+            let Ok(path) = read(&path, ForwardedPath::Normalised) else { return Ok(()) };
             for form in path.readings().chain([path.forward()]) {
                 let inner = form.trim_start_matches('/').trim_end_matches('/');
                 prop_assert!(inner.is_empty() || inner.split('/').all(|part| !["", ".", ".."].contains(&part)), "{form}");

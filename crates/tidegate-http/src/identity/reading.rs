@@ -12,7 +12,7 @@ use super::attributes::{Attributes, MOST_VALUE_BYTES};
 use super::config::names;
 use super::fields::{self, Credential, Credentials};
 use super::method::{self, Methods};
-use super::path::{GoesOn, NormalPath, PathError};
+use super::path::{ForwardedPath, NormalPath, PathError};
 use super::secret::hash_secret;
 use super::spellings::Alternatives;
 use super::{Identity, RequestHead};
@@ -59,7 +59,8 @@ impl Identity {
 
     fn said<'a>(&'a self, head: &RequestHead<'a>) -> Result<Said<'a>, Problem> {
         let methods = method::readings(head)?;
-        let path = NormalPath::read(head.uri.path(), self.path_case, head.goes_on).map_err(refused_path)?;
+        let path =
+            NormalPath::read(head.uri.path(), self.path_case, head.forwarded_path).map_err(refused_path)?;
         if path.matching() == "*" && head.method != http::Method::OPTIONS {
             return Err(Problem::new(Kind::MalformedRequest, "only OPTIONS asks about `*`").at("path"));
         }
@@ -100,7 +101,7 @@ impl Identity {
     /// `X_Tenant` is `X-Tenant` to CGI and its descendants. A surface that forwards requests itself drops such names; if
     /// another program forwards them, it is unknown what happens.
     fn refuse_aliases(&self, head: &RequestHead<'_>) -> Result<(), Problem> {
-        if head.goes_on == GoesOn::Normalised {
+        if head.forwarded_path == ForwardedPath::Normalised {
             return Ok(());
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';

@@ -80,14 +80,14 @@ pub(super) fn parameters(text: &str) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::path::{GoesOn, NormalPath};
+    use super::super::path::{ForwardedPath, NormalPath};
     use super::*;
 
     fn read(templates: &[&str], path: &str) -> Vec<(String, String)> {
         let templates: Vec<String> = templates.iter().map(ToString::to_string).collect();
         let routes = Routes::new(&templates, PathCase::Insensitive).unwrap();
         let mut attributes = Attributes::new();
-        let path = NormalPath::read(path, PathCase::Insensitive, GoesOn::Normalised).unwrap();
+        let path = NormalPath::read(path, PathCase::Insensitive, ForwardedPath::Normalised).unwrap();
         routes.read(path.matching(), &mut attributes);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         attributes.entries().iter().map(|(name, value)| ((*name).to_owned(), text(value))).collect()

@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
-use tidegate_http::identity::{GoesOn, NormalPath, PathCase};
+use tidegate_http::identity::{ForwardedPath, NormalPath, PathCase};
 use tidegate_limiter::Source;
 
 pub(crate) use decisions::{LineTime, rank_of, time_of};
@@ -402,7 +402,7 @@ fn path(target: Value<'_>) -> Value<'_> {
     };
     let normal = std::str::from_utf8(&path).ok();
     let normal =
-        normal.and_then(|path| NormalPath::read(path, PathCase::Insensitive, GoesOn::AsWritten).ok());
+        normal.and_then(|path| NormalPath::read(path, PathCase::Insensitive, ForwardedPath::AsWritten).ok());
     let normal = normal.map(|normal| normal.matching().as_bytes().to_vec());
     normal.map_or(path, Cow::Owned)
 }

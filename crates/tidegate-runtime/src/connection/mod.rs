@@ -15,7 +15,7 @@ mod streams;
 
 pub use body::{BodyError, read_body};
 
-use crate::{Connection, Drain, Patience, Seat};
+use crate::{Connection, Drain, IdleTimeouts, Seat};
 use bytes::Bytes;
 use charged::Charged;
 use counted::Counted;
@@ -79,9 +79,9 @@ impl Default for HttpLimits {
 impl HttpLimits {
     /// How long a connection with these limits may be silent.
     #[must_use]
-    pub fn patience(&self) -> Patience {
+    pub fn idle_timeouts(&self) -> IdleTimeouts {
         let even_under_way = self.requests == Requests::Short;
-        Patience { first: self.head_timeout, idle: self.idle_timeout, even_under_way }
+        IdleTimeouts { first: self.head_timeout, idle: self.idle_timeout, even_under_way }
     }
 }
 
@@ -99,7 +99,7 @@ const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Which versions of HTTP a listener accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaks {
+pub enum HttpVersions {
     /// HTTP/1.1, or HTTP/2 where the client begins with it.
     Http1And2,
     /// HTTP/2 only, as gRPC needs.
@@ -107,7 +107,7 @@ pub enum Speaks {
 }
 
 /// Serves `service` on one connection until it ends, the peer is too slow, or a drain has let it finish.
-pub async fn serve<S, B>(connection: Connection, speaks: Speaks, limits: HttpLimits, service: S)
+pub async fn serve<S, B>(connection: Connection, versions: HttpVersions, limits: HttpLimits, service: S)
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send + 'static,
@@ -122,10 +122,10 @@ where
     let Ok(Ok((version, stream))) = detected else {
         return tracing::debug!(%peer, "closed: no request came");
     };
-    let served = match (version, speaks) {
+    let served = match (version, versions) {
         (Version::Http2, _) => serve_http2(TokioIo::new(stream), &limits, service, drain, seat).await,
-        (Version::Http1, Speaks::Http1And2) => serve_http1(stream, &limits, service, drain, seat).await,
-        (Version::Http1, Speaks::Http2Only) => {
+        (Version::Http1, HttpVersions::Http1And2) => serve_http1(stream, &limits, service, drain, seat).await,
+        (Version::Http1, HttpVersions::Http2Only) => {
             return tracing::debug!(%peer, "closed: not HTTP/2");
         }
     };
@@ -194,11 +194,11 @@ where
         ended = poll_fn(|cx| streams.drive(connection.as_mut(), cx)) => return ended,
         () = drain.requested() => connection.as_mut().graceful_shutdown(),
     }
-    let patience = match limits.requests {
+    let idle_timeouts = match limits.requests {
         Requests::Short => limits.body_timeout,
         Requests::Long => Duration::MAX,
     };
-    say_goodbye(connection, &streams, patience).await
+    say_goodbye(connection, &streams, idle_timeouts).await
 }
 
 /// Bytes that an HTTP/1 connection may buffer in each direction: hyper's default is 400 KiB, so a few hundred uploads to a
@@ -211,12 +211,12 @@ const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// Bytes of an answer that wait in h2 to be written: hyper's default is 400 KiB, for each of a connection's streams.
 const STREAM_SEND_BYTES: usize = 64 * 1024;
 
-/// Lets requests in flight finish, as long as one does within `patience`, and waits for nothing else: a peer need not
+/// Lets requests in flight finish, as long as one does within `idle_timeouts`, and waits for nothing else: a peer need not
 /// acknowledge the shutdown.
 async fn say_goodbye<C>(
     mut connection: Pin<&mut C>,
     streams: &Streams,
-    patience: Duration,
+    idle_timeouts: Duration,
 ) -> hyper::Result<()>
 where
     C: Future<Output = hyper::Result<()>>,
@@ -230,7 +230,7 @@ where
         }
         let now = streams.progress();
         silent_for = if now == seen { silent_for + GOODBYE } else { Duration::ZERO };
-        if !silent_for.is_zero() && (!streams.any_under_way() || silent_for >= patience) {
+        if !silent_for.is_zero() && (!streams.any_under_way() || silent_for >= idle_timeouts) {
             return Ok(());
         }
         seen = now;

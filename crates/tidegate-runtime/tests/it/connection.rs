@@ -9,12 +9,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_runtime::connection::{self, HttpLimits, Requests, Speaks, read_body};
-use tidegate_runtime::{Connection, DataPlane, Drained, Listener, Patience, Protocol, Serving, Settings};
+use tidegate_runtime::connection::{self, HttpLimits, HttpVersions, Requests, read_body};
+use tidegate_runtime::{Connection, DataPlane, Drained, IdleTimeouts, Listener, Protocol, Serving, Settings};
 
 /// Answers with the body it received, or with the reason why there is none.
 struct Echo {
-    speaks: Speaks,
+    versions: HttpVersions,
     limits: HttpLimits,
 }
 
@@ -29,11 +29,11 @@ impl Protocol for Echo {
                 Ok::<_, Infallible>(Response::new(Full::new(body)))
             }
         });
-        Box::pin(connection::serve(connection, self.speaks, limits, service))
+        Box::pin(connection::serve(connection, self.versions, limits, service))
     }
 
-    fn patience(&self) -> Patience {
-        self.limits.patience()
+    fn idle_timeouts(&self) -> IdleTimeouts {
+        self.limits.idle_timeouts()
     }
 }
 
@@ -50,13 +50,13 @@ const QUICK: HttpLimits = HttpLimits {
     body_timeout: Duration::from_millis(300),
 };
 
-fn start(speaks: Speaks) -> DataPlane {
-    start_with(speaks, QUICK)
+fn start(versions: HttpVersions) -> DataPlane {
+    start_with(versions, QUICK)
 }
 
-fn start_with(speaks: Speaks, limits: HttpLimits) -> DataPlane {
+fn start_with(versions: HttpVersions, limits: HttpLimits) -> DataPlane {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listener = Listener::bind("echo", any, move |_| Arc::new(Echo { speaks, limits })).unwrap();
+    let listener = Listener::bind("echo", any, move |_| Arc::new(Echo { versions, limits })).unwrap();
     DataPlane::start(&Settings::default(), vec![listener]).unwrap()
 }
 
@@ -85,7 +85,7 @@ fn check(answer: &str, status: &str, body: &str) {
 
 #[test]
 fn a_body_is_read_whole_however_it_is_cut() {
-    let plane = start(Speaks::Http1And2);
+    let plane = start(HttpVersions::Http1And2);
     check(&exchange(&plane, post("hello").as_bytes()), "200", "\r\n\r\nhello");
     let chunked = "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n\
                    2\r\nhe\r\n2\r\nll\r\n1\r\no\r\n0\r\n\r\n";
@@ -94,14 +94,14 @@ fn a_body_is_read_whole_however_it_is_cut() {
 
 #[test]
 fn a_request_whose_first_bytes_resemble_http_2_is_still_http_1() {
-    let plane = start(Speaks::Http1And2);
+    let plane = start(HttpVersions::Http1And2);
     let answer = exchange(&plane, post("hello").replacen("POST", "PRI", 1).as_bytes());
     check(&answer, "200", "\r\n\r\nhello");
 }
 
 #[test]
 fn a_body_larger_than_the_limit_is_refused_announced_or_not() {
-    let plane = start(Speaks::Http1And2);
+    let plane = start(HttpVersions::Http1And2);
     let large = "x".repeat(101);
     check(&exchange(&plane, post(&large).as_bytes()), "200", "the body is larger than 100 bytes");
     let chunked = format!(
@@ -113,14 +113,14 @@ fn a_body_larger_than_the_limit_is_refused_announced_or_not() {
 
 #[test]
 fn a_body_that_stops_half_way_is_given_up() {
-    let plane = start(Speaks::Http1And2);
+    let plane = start(HttpVersions::Http1And2);
     let half = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhello";
     check(&exchange(&plane, half.as_bytes()), "200", "the body did not arrive within 300ms");
 }
 
 #[test]
 fn a_client_that_sends_no_whole_head_is_let_go() {
-    let plane = start(Speaks::Http1And2);
+    let plane = start(HttpVersions::Http1And2);
     for start in ["", "P", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nhost:"] {
         let answer = exchange(&plane, start.as_bytes());
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{start:?}: {answer}");
@@ -129,7 +129,7 @@ fn a_client_that_sends_no_whole_head_is_let_go() {
 
 #[test]
 fn a_head_larger_than_the_limit_is_refused() {
-    let plane = start(Speaks::Http1And2);
+    let plane = start(HttpVersions::Http1And2);
     let large = format!("GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "x".repeat(9_000));
     let answer = exchange(&plane, large.as_bytes());
     // The server closes without reading the rest; the reset may overtake the answer.
@@ -140,13 +140,13 @@ fn a_head_larger_than_the_limit_is_refused() {
 
 #[test]
 fn http_1_is_not_spoken_where_grpc_is() {
-    assert_eq!(exchange(&start(Speaks::Http2Only), post("hello").as_bytes()), "");
+    assert_eq!(exchange(&start(HttpVersions::Http2Only), post("hello").as_bytes()), "");
 }
 
 #[test]
 fn a_drain_closes_an_idle_keep_alive_connection_at_once() {
     // Timeouts that would not close it meanwhile.
-    let plane = start_with(Speaks::Http1And2, HttpLimits::default());
+    let plane = start_with(HttpVersions::Http1And2, HttpLimits::default());
     let mut stream = TcpStream::connect(plane.addresses()[0].1).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();

@@ -5,7 +5,7 @@ use axum::{Json, Router};
 use hyper_util::service::TowerToHyperService;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use tidegate_runtime::connection::{self, HttpLimits, Speaks};
+use tidegate_runtime::connection::{self, HttpLimits, HttpVersions};
 use tidegate_runtime::{Connection, Protocol, Serving};
 
 pub(crate) struct BareAxum {
@@ -21,7 +21,7 @@ impl BareAxum {
 impl Protocol for BareAxum {
     fn serve(&self, connection: Connection) -> Serving {
         let service = TowerToHyperService::new(self.router.clone());
-        Box::pin(connection::serve(connection, Speaks::Http1And2, HttpLimits::default(), service))
+        Box::pin(connection::serve(connection, HttpVersions::Http1And2, HttpLimits::default(), service))
     }
 }
 

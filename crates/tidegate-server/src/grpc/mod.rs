@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_http::trace_of;
 use tidegate_limiter::{TraceContext, Transport};
-use tidegate_runtime::connection::{self, HttpLimits, Speaks};
-use tidegate_runtime::{Connection, Drain, Patience, Protocol, Seat, Serving};
+use tidegate_runtime::connection::{self, HttpLimits, HttpVersions};
+use tidegate_runtime::{Connection, Drain, IdleTimeouts, Protocol, Seat, Serving};
 use tonic::Status;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
@@ -90,11 +90,11 @@ impl<S: RateLimits> Protocol for Grpc<S> {
             let served = Arc::clone(&served);
             async move { Ok::<_, Infallible>(served.answer(request).await) }
         });
-        Box::pin(connection::serve(connection, Speaks::Http2Only, self.limits, service))
+        Box::pin(connection::serve(connection, HttpVersions::Http2Only, self.limits, service))
     }
 
-    fn patience(&self) -> Patience {
-        self.limits.patience()
+    fn idle_timeouts(&self) -> IdleTimeouts {
+        self.limits.idle_timeouts()
     }
 }
 

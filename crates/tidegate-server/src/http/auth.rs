@@ -11,7 +11,7 @@ use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, request};
 use serde::Deserialize;
 use tidegate_core::Hits;
-use tidegate_http::identity::{GoesOn, RequestHead};
+use tidegate_http::identity::{ForwardedPath, RequestHead};
 use tidegate_http::{GateAnswer, HttpCheck, Refusal, trace_of};
 use tidegate_limiter::{Decision, Patience, ReportKind};
 use tidegate_rules::UnknownDomain;
@@ -89,7 +89,7 @@ impl HttpState {
             peer: Some(peer.ip()),
             now: began,
             // The gateway forwards the path, not we.
-            goes_on: GoesOn::AsWritten,
+            forwarded_path: ForwardedPath::AsWritten,
         };
         let attributes = match self.identity.attributes(&head) {
             Ok(attributes) => attributes,

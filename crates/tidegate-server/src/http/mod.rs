@@ -35,8 +35,8 @@ use crate::access::{Access, Carried};
 use crate::json;
 use crate::problem::{Kind, Problem};
 use crate::service::Service;
-use tidegate_runtime::connection::{self, BodyError, Speaks, read_body};
-use tidegate_runtime::{Connection, Occasional, Patience, Protocol, Seat, Serving};
+use tidegate_runtime::connection::{self, BodyError, HttpVersions, read_body};
+use tidegate_runtime::{Connection, IdleTimeouts, Occasional, Protocol, Seat, Serving};
 
 /// The response type of this transport.
 pub(crate) type Answer = Response<Full<Bytes>>;
@@ -127,11 +127,11 @@ impl Protocol for Http {
             let caller = Arc::clone(&caller);
             async move { Ok::<_, Infallible>(caller.answer(request).await) }
         });
-        Box::pin(connection::serve(connection, Speaks::Http1And2, limits, service))
+        Box::pin(connection::serve(connection, HttpVersions::Http1And2, limits, service))
     }
 
-    fn patience(&self) -> Patience {
-        self.shared.service.settings.limits.patience()
+    fn idle_timeouts(&self) -> IdleTimeouts {
+        self.shared.service.settings.limits.idle_timeouts()
     }
 }
 

@@ -19,7 +19,7 @@ use super::gather::Gathered;
 use super::multi::Transaction;
 use super::parse::{Bounds, Parsed, Words, parse};
 use super::reply::{Replies, quoted};
-use super::session::{Around, Session, Standing, Then};
+use super::session::{Session, SessionContext, Standing, Then};
 use super::throttle::{Buckets, Throttle};
 
 /// Answers one connection's commands.
@@ -331,8 +331,8 @@ impl Answerer {
             },
             _ => {
                 let RespWorker { logins, stats, .. } = &*self.worker;
-                let around = Around { logins, stats, peer: self.peer };
-                return self.session.answer(command, words, around, to);
+                let context = SessionContext { logins, stats, peer: self.peer };
+                return self.session.answer(command, words, context, to);
             }
         }
         Then::GoOn

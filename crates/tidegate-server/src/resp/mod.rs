@@ -28,7 +28,7 @@ use crate::service::Service;
 use buffers::BufferPool;
 use parse::Bounds;
 use stats::Stats;
-use tidegate_runtime::{Connection, Patience, Protocol, Serving};
+use tidegate_runtime::{Connection, IdleTimeouts, Protocol, Serving};
 
 /// Limits of a connection, and its users.
 #[derive(Clone, Debug)]
@@ -119,10 +119,10 @@ impl Protocol for Resp {
         Box::pin(connection::serve(Arc::clone(&self.worker), connection))
     }
 
-    fn patience(&self) -> Patience {
+    fn idle_timeouts(&self) -> IdleTimeouts {
         let RespWorker { settings, logins, .. } = &*self.worker;
         let idle = settings.idle_timeout;
         let first = if logins.are_needed() { settings.login_timeout } else { idle };
-        Patience { first, idle, even_under_way: false }
+        IdleTimeouts { first, idle, even_under_way: false }
     }
 }

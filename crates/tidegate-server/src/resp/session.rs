@@ -44,7 +44,7 @@ pub(crate) enum Then {
 
 /// The environment of a session.
 #[derive(Clone, Copy)]
-pub(crate) struct Around<'w> {
+pub(crate) struct SessionContext<'w> {
     pub(crate) logins: &'w Logins,
     pub(crate) stats: &'w Stats,
     pub(crate) peer: PeerGroup,
@@ -76,7 +76,7 @@ impl Session {
         &mut self,
         command: Command,
         words: &[&[u8]],
-        around: Around<'_>,
+        context: SessionContext<'_>,
         to: &mut Replies,
     ) -> Then {
         let arguments = &words[1..];
@@ -86,10 +86,10 @@ impl Session {
                 None => to.simple("PONG"),
             },
             Command::Echo => to.bulk(arguments[0]),
-            Command::Hello => return self.hello(arguments, around, to),
-            Command::Auth => return self.auth(arguments, around, to),
+            Command::Hello => return self.hello(arguments, context, to),
+            Command::Auth => return self.auth(arguments, context, to),
             Command::Reset => {
-                *self = Session { wrong: self.wrong, ..Session::new(self.id, around.logins) };
+                *self = Session { wrong: self.wrong, ..Session::new(self.id, context.logins) };
                 to.set_version(RespVersion::Resp2);
                 to.simple("RESET");
             }
@@ -105,7 +105,7 @@ impl Session {
                 _ => to.error("ERR DB index is out of range, use 0 to 15"),
             },
             Command::Client => self.client(arguments, to),
-            Command::Info => to.bulk(around.stats.report(arguments).as_bytes()),
+            Command::Info => to.bulk(context.stats.report(arguments).as_bytes()),
             Command::Commands => tell_commands(arguments, to),
             Command::Throttle(_) | Command::Check | Command::Refund | Command::Release | Command::Renew => {
                 unreachable!("decisions are the limiter's")
@@ -118,7 +118,7 @@ impl Session {
         Then::GoOn
     }
 
-    fn hello(&mut self, arguments: &[&[u8]], around: Around<'_>, to: &mut Replies) -> Then {
+    fn hello(&mut self, arguments: &[&[u8]], context: SessionContext<'_>, to: &mut Replies) -> Then {
         let wanted = match Hello::read(arguments, to.version()) {
             Ok(wanted) => wanted,
             Err(error) => {
@@ -127,7 +127,7 @@ impl Session {
             }
         };
         if let Some((user, given)) = wanted.credentials
-            && let Err(then) = self.log_in(user, given, around, to)
+            && let Err(then) = self.log_in(user, given, context, to)
         {
             return then;
         }
@@ -157,13 +157,13 @@ impl Session {
         Then::GoOn
     }
 
-    fn auth(&mut self, arguments: &[&[u8]], around: Around<'_>, to: &mut Replies) -> Then {
+    fn auth(&mut self, arguments: &[&[u8]], context: SessionContext<'_>, to: &mut Replies) -> Then {
         let (user, given) = match arguments {
             [user, given, ..] => (*user, *given),
             [given] => (DEFAULT_USER, *given),
             [] => return Then::GoOn,
         };
-        match self.log_in(user, given, around, to) {
+        match self.log_in(user, given, context, to) {
             Ok(()) => {
                 to.simple("OK");
                 Then::GoOn
@@ -177,10 +177,10 @@ impl Session {
         &mut self,
         user: &[u8],
         given: &[u8],
-        around: Around<'_>,
+        context: SessionContext<'_>,
         to: &mut Replies,
     ) -> Result<(), Then> {
-        if !around.logins.are_needed() {
+        if !context.logins.are_needed() {
             // Client libraries recognize an optional password by these words.
             to.error(
                 "ERR AUTH <password> called without any password configured for the default user. \
@@ -188,7 +188,7 @@ impl Session {
             );
             return Err(Then::GoOn);
         }
-        match around.logins.attempt(around.peer, user, given) {
+        match context.logins.attempt(context.peer, user, given) {
             Attempt::Right => {
                 self.access = Standing::Granted;
                 return Ok(());

@@ -58,7 +58,7 @@ pub struct Alert {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Notice {
     Begun(Alert),
-    GoesOn(Alert),
+    ForwardedPath(Alert),
     Ended(Alert),
 }
 
@@ -67,7 +67,7 @@ impl Notice {
     #[must_use]
     pub fn alert(&self) -> &Alert {
         match self {
-            Notice::Begun(alert) | Notice::GoesOn(alert) | Notice::Ended(alert) => alert,
+            Notice::Begun(alert) | Notice::ForwardedPath(alert) | Notice::Ended(alert) => alert,
         }
     }
 
@@ -75,7 +75,7 @@ impl Notice {
     #[must_use]
     pub fn state(&self) -> &'static str {
         match self {
-            Notice::Begun(_) | Notice::GoesOn(_) => "firing",
+            Notice::Begun(_) | Notice::ForwardedPath(_) => "firing",
             Notice::Ended(_) => "resolved",
         }
     }
@@ -147,7 +147,7 @@ impl ActiveAlerts {
                 }
                 Some(told) if now_s.saturating_sub(told) >= REPEAT_AFTER_S && may_tell => {
                     entry.told_s = Some(now_s);
-                    notices.push(Notice::GoesOn(entry.alert.clone()));
+                    notices.push(Notice::ForwardedPath(entry.alert.clone()));
                 }
                 // After the clock was set back, an entry seen at a later time must not be kept for ever.
                 _ => {

@@ -1,6 +1,6 @@
 //! Requests that can be read in two ways: refused, or counted under both.
 
-use tidegate_http::identity::{GoesOn, Identity};
+use tidegate_http::identity::{ForwardedPath, Identity};
 
 use super::{Ask, get, identity, some, tokens};
 
@@ -13,7 +13,7 @@ fn all(values: &[&str]) -> Vec<Option<String>> {
 
 #[track_caller]
 fn check_refused(ask: &Ask, identity: &Identity, field: &str) {
-    let problem = ask.refused(identity, GoesOn::AsWritten);
+    let problem = ask.refused(identity, ForwardedPath::AsWritten);
     assert_eq!(
         (problem.kind().status().as_u16(), problem.field.as_deref()),
         (400, Some(field)),
@@ -152,5 +152,5 @@ fn what_can_be_read_in_too_many_ways_is_refused() {
     let identity = identity("cookies: { a: a, b: b, c: c }");
     let cookies = "a=1; a=2; b=1; b=2; c=1; c=2";
     let ask = get("/x%2Fy;z").method("HEAD").with("cookie", cookies);
-    assert_eq!(ask.refused(&identity, GoesOn::Normalised).kind().status(), 400);
+    assert_eq!(ask.refused(&identity, ForwardedPath::Normalised).kind().status(), 400);
 }

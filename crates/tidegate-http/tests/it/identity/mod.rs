@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_http::identity::{GoesOn, Identity, IdentityConfig, RequestHead};
+use tidegate_http::identity::{ForwardedPath, Identity, IdentityConfig, RequestHead};
 use tidegate_http::problem::Problem;
 
 /// A request as a test writes it.
@@ -77,19 +77,19 @@ impl Ask {
 
     /// The attribute called `name` in every reading.
     pub(crate) fn read_all(&self, identity: &Identity, name: &str) -> Vec<Option<String>> {
-        let attributes = identity.attributes(&self.head(GoesOn::Normalised)).unwrap();
+        let attributes = identity.attributes(&self.head(ForwardedPath::Normalised)).unwrap();
         let value = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
         attributes.readings().map(|reading| reading.get(name).map(value)).collect()
     }
 
     /// Why it is rejected, if its path is forwarded like this.
-    pub(crate) fn refused(&self, identity: &Identity, goes_on: GoesOn) -> Problem {
-        identity.attributes(&self.head(goes_on)).expect_err("it is refused")
+    pub(crate) fn refused(&self, identity: &Identity, forwarded_path: ForwardedPath) -> Problem {
+        identity.attributes(&self.head(forwarded_path)).expect_err("it is refused")
     }
 
-    fn head(&self, goes_on: GoesOn) -> RequestHead<'_> {
+    fn head(&self, forwarded_path: ForwardedPath) -> RequestHead<'_> {
         let Ask { method, uri, headers, peer, now } = self;
-        RequestHead { method, uri, headers, peer: Some(*peer), now: *now, goes_on }
+        RequestHead { method, uri, headers, peer: Some(*peer), now: *now, forwarded_path }
     }
 }
 

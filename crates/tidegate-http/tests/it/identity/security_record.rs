@@ -10,7 +10,7 @@
 //!   `lengths_beyond_the_bounds_end_the_connection_before_anything_is_kept`
 
 use http::HeaderValue;
-use tidegate_http::identity::{GoesOn, hash_secret};
+use tidegate_http::identity::{ForwardedPath, hash_secret};
 use tidegate_rules::{Descriptor, Format, Matches, RuleSet, Source};
 
 use super::ambiguous::ANONYMOUS;
@@ -181,7 +181,7 @@ fn unverified_ids_as_keys_a_forged_token_cannot_lock_its_victim_out() {
 fn unbounded_keys_a_value_that_is_too_long_to_be_matched_whole_is_refused() {
     let identity = identity("{ query: { q: q }, headers: { tenant: x-tenant } }");
     let long = "a".repeat(9_000);
-    let status = |ask: Ask| ask.refused(&identity, GoesOn::Normalised).kind().status().as_u16();
+    let status = |ask: Ask| ask.refused(&identity, ForwardedPath::Normalised).kind().status().as_u16();
     assert_eq!(status(get(&format!("/{long}"))), 414);
     assert_eq!(status(get(&format!("/?q={long}"))), 414);
     assert_eq!(status(get("/").with("x-tenant", &long)), 431);
