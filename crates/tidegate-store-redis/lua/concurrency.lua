@@ -93,7 +93,8 @@ end
 -- The key outlasts all of them.
 local function lease_grant(key, name, now, ttl_us, longest_us, first)
   local most_us = max(longest_us, ttl_us)
-  if now + most_us > (first and from_bytes("<I5", first) or 0) * 1000000 then
+  local beyond_us = (first and from_bytes("<I5", first) or 0) * 1000000 - now - most_us
+  if beyond_us < 0 or beyond_us > TOO_LATE_US then
     local expires_s = expiry_beyond(now + most_us, now)
     if first then
       call("ZREM", key, first)

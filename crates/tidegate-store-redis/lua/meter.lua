@@ -46,9 +46,10 @@ end
 
 -- `empty_in_us` is how long the backlog takes to drain.
 local function meter_write(backlog, empty_in_us, now, coarseness, expires_s)
+  local beyond_us = expires_s * 1000000 - now - empty_in_us
   if backlog == 0 then
     return ""
-  elseif now + empty_in_us <= expires_s * 1000000 then
+  elseif beyond_us >= 0 and beyond_us <= TOO_LATE_US then
     return to_bytes("<I7I7I1I5", backlog, now, coarseness, expires_s)
   end
   expires_s = expiry_beyond(now + empty_in_us, now)
@@ -57,17 +58,18 @@ end
 
 -- What becomes of a value that nothing is spent from. One from the future counts as written now, and is written so: left as
 -- it is, it would stand still until the clock had caught up. A rate that was lowered makes a value last longer than its key
--- would.
+-- would, and a key from the future lasts too long.
 local function meter_rest(raw, now, reset_after_us, expires_s)
   if not raw then
     return
   end
   local as_of_us = from_bytes("<I7", raw, 8)
-  local is_short = now + reset_after_us > expires_s * 1000000
-  if as_of_us <= now and not is_short then
+  local beyond_us = expires_s * 1000000 - now - reset_after_us
+  local is_off = beyond_us < 0 or beyond_us > TOO_LATE_US
+  if as_of_us <= now and not is_off then
     return
   end
-  local later_s = is_short and expiry_beyond(now + reset_after_us, now)
+  local later_s = is_off and expiry_beyond(now + reset_after_us, now)
   local as_of = to_bytes("<I7", min(as_of_us, now))
   return sub(raw, 1, 7) .. as_of .. sub(raw, 15, 15) .. to_bytes("<I5", later_s or expires_s), later_s or nil
 end

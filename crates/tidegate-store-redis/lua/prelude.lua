@@ -25,6 +25,9 @@ local call = redis.call
 
 -- The last moment that can be counted, in microseconds since the epoch.
 local LATEST = 9007199254740991
+-- An expiry that is later than needed by more than this was written by a clock that has since stepped back, or for hits that
+-- went back: it is set anew.
+local TOO_LATE_US = 3600000000
 -- Where a test gives the time, keys last for an hour of Redis's own.
 local TEST_TTL_MS = 3600000
 

@@ -172,18 +172,23 @@ local function sliding_log_look(key, raw, now, hits, noted, limit, window_us, mi
   return 0, remaining - wanted, window_us
 end
 
--- Lets a log from the future, which a clock wrote that has since stepped back, be one of now.
+-- Lets a log from the future, which a clock wrote that has since stepped back, be one of now. Its key ends as much earlier.
 local function sliding_log_rebase(key, raw, now, width, large)
   local _, newest, expires_s, head = log_open(key, raw, width, large)
   if newest <= now then
     return
   end
-  local header = to_bytes("<I7I5I4", now, expires_s, head)
+  local ahead_s = floor_div(newest - now, 1000000)
+  local earlier_s = ahead_s > 0 and expires_s - ahead_s or nil
+  local header = to_bytes("<I7I5I4", now, earlier_s or expires_s, head)
   if large == 1 then
     call("SETRANGE", key, 0, header)
+    if earlier_s and not time_is_given then
+      call("EXPIREAT", key, earlier_s)
+    end
     return
   end
-  return header .. sub(raw, LOG_HEADER + 1)
+  return header .. sub(raw, LOG_HEADER + 1), earlier_s
 end
 
 -- Remembers what entering changes: how many entries there were before, the newest of them, and those that it drops. Many
@@ -268,7 +273,8 @@ local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_inte
     entry, newest = to_bytes(packed_form(width), low), entered
   end
   local later_s
-  if newest + window_us > expires_s * 1000000 then
+  local beyond_us = expires_s * 1000000 - newest - window_us
+  if beyond_us < 0 or beyond_us > TOO_LATE_US then
     later_s = expiry_beyond(newest + window_us, now)
   end
   head = head + gone

@@ -15,7 +15,7 @@ use tidegate_testkit::{Redis, eventually};
 use crate::subject::{Target, ask, patient, store};
 
 /// One of each, over about `span`.
-fn every_limit(span: Micros) -> Vec<Limit> {
+pub(crate) fn every_limit(span: Micros) -> Vec<Limit> {
     let rate = Rate::new(10, span).unwrap();
     let log = |limit| SlidingLog::new(limit, span, Micros::ZERO, RefusedHits::Forget).unwrap();
     let leases = |limit| Concurrency::new(limit, span, RefusedHits::Forget).unwrap();
@@ -32,7 +32,7 @@ fn every_limit(span: Micros) -> Vec<Limit> {
 }
 
 /// Takes three leases or spends three hits, one request after the other: what is told of the last.
-async fn use_it(store: &RedisStore, target: &Target) -> Micros {
+pub(crate) async fn use_it(store: &RedisStore, target: &Target) -> Micros {
     let mut reset_after = Micros::ZERO;
     for number in 1..=3 {
         let lease = Some(LeaseId(NonZeroU64::new(number).unwrap()));
@@ -45,7 +45,7 @@ async fn use_it(store: &RedisStore, target: &Target) -> Micros {
     reset_after
 }
 
-fn keys(redis: &Redis) -> Vec<Vec<u8>> {
+pub(crate) fn keys(redis: &Redis) -> Vec<Vec<u8>> {
     let bytes = |value: &Value| match value {
         Value::Bulk(bytes) => bytes.clone(),
         other => panic!("a key is a string, not {other:?}"),

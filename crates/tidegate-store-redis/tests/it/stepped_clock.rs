@@ -1,14 +1,16 @@
 //! A Redis whose clock was ahead by a year, and came back: what nodes told it then does not stay for a year.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::{Ask, Group, LeaseId, Micros, Timestamp, Touch};
 use tidegate_fleet::{FleetStore as _, StoredQuestion};
-use tidegate_store::{ManualClock, Record, Store as _};
+use tidegate_store::{ManualClock, Record, Spend, Store as _};
 use tidegate_store_redis::{RedisStore, TimeSource};
-use tidegate_testkit::{Redis, resp};
+use tidegate_testkit::{Redis, SteppedClock, resp};
 
-use crate::subject::{patient, store};
+use crate::expiry::{every_limit, keys, use_it};
+use crate::subject::{Target, ask, eventually, patient, store};
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 const YEAR: Micros = Micros::from_secs(365 * 86_400);
@@ -75,4 +77,31 @@ async fn questions_asked_a_year_ahead_leave_room() {
     let resp::Value::Bulk(key) = &keys[0] else { panic!("a key") };
     let resp::Value::Int(left_ms) = redis.cmd(&[b"PTTL".as_slice(), key]) else { panic!("a time") };
     assert!(left_ms <= 10_000, "{left_ms} ms");
+}
+
+/// Redis's own clock: what it wrote a year ahead ends with the next hit's time.
+#[tokio::test]
+async fn counters_written_a_year_ahead_end_as_others_do() {
+    const YEAR_S: i64 = 365 * 86_400;
+    let clock = SteppedClock::new();
+    let redis = Redis::builder().clock(&clock).start();
+    let store = store(&redis.url(), &patient());
+    let limits = every_limit(Micros::from_secs(60)).into_iter();
+    let targets: Vec<Target> = limits.map(|limit| Target::new(&format!("{limit:?}"), "42", limit)).collect();
+    clock.set_ahead_of_the_machine(YEAR_S);
+    for target in &targets {
+        use_it(&store, target).await;
+    }
+    clock.set_ahead_of_the_machine(0);
+    let lease = Some(LeaseId(NonZeroU64::new(9).unwrap()));
+    for target in &targets {
+        let touch =
+            Touch { limit: &target.limit, ask: Ask { lease, ..Ask::hits(1) }, group: Group::ENFORCED };
+        let again = [Spend { cell: target.cell(), touch }];
+        eventually("it decides", async || ask(&store, &again).await).await;
+    }
+    let left_ms = |key: &Vec<u8>| redis.cmd(&[b"PTTL".as_slice(), key]).int();
+    let left_ms: Vec<i64> = keys(&redis).iter().map(left_ms).collect();
+    assert_eq!(left_ms.len(), targets.len());
+    assert!(left_ms.iter().all(|left| (0..=300_000).contains(left)), "{left_ms:?}");
 }
