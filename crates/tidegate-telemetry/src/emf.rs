@@ -10,6 +10,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tidegate_metrics::{Families, Series};
 
+use crate::is_without_the_store;
+
 /// The most rules in a round, those that refused most.
 const MOST_RULES: usize = 100;
 /// The most domains in a round, the busiest.
@@ -108,12 +110,13 @@ impl Emf {
         busiest.iter().map(line).collect()
     }
 
-    /// Refusals by rule, of the rules that refused most.
+    /// Refusals by rule, of the rules that refused most: what a failure policy refuses is the store's doing.
     fn rules(&mut self, families: &Families, now_ms: u64) -> Vec<String> {
         let mut totals: HashMap<(String, String), f64> = HashMap::new();
-        for series in
-            families.series("tidegate_decisions").iter().filter(|one| one.label("result") == Some("refused"))
-        {
+        let by_a_limit = |one: &&Series| {
+            one.label("result") == Some("refused") && !is_without_the_store(one.label("source").unwrap_or(""))
+        };
+        for series in families.series("tidegate_decisions").iter().filter(by_a_limit) {
             *totals.entry((label(series, "domain"), label(series, "rule"))).or_default() += series.number();
         }
         let mut refused = HashMap::new();

@@ -14,3 +14,8 @@ pub mod statsd;
 
 pub use http_client::{ClientError, Endpoint, EndpointError, Plaintext, url_part};
 pub use otlp::SpanQueue;
+
+/// Whether a failure policy decided, by the label `source`: such a decision says nothing about the rule's limits.
+fn is_without_the_store(source: &str) -> bool {
+    source.starts_with("overload_") || source.starts_with("fallback_")
+}

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use tidegate_metrics::{Families, Histogram, Series};
 
+use crate::is_without_the_store;
+
 /// Fits into one Ethernet frame, including headers.
 const MOST_PACKET_BYTES: usize = 1_432;
 /// Packets sent in a burst, and the pause before the next: the receiver reads them meanwhile.
@@ -115,7 +117,7 @@ impl Lines {
             let label = |name| series.label(name).unwrap_or_default();
             let rule =
                 format!("ratelimit.service.rate_limit.{}.{}", clean(label("domain")), clean(label("rule")));
-            if ["within_limit", "over_limit"].contains(&label("stat")) {
+            if ["within_limit", "over_limit", "without_store"].contains(&label("stat")) {
                 add(format!("{rule}.total_hits"), series.number());
             }
             add(format!("{rule}.{}", label("stat")), series.number());
@@ -175,6 +177,9 @@ const SUMS: &str = "=";
 fn stats_of(result: &str, source: &str) -> &'static [&'static str] {
     match (result, source) {
         ("allowed", _) => &["total_hits", "within_limit"],
+        ("refused" | "shadow_refused", source) if is_without_the_store(source) => {
+            &["total_hits", "without_store"]
+        }
         ("refused", "deny_cache") => &["total_hits", "over_limit", "over_limit_with_local_cache"],
         ("refused", _) => &["total_hits", "over_limit"],
         ("shadow_refused", _) => &["total_hits", "over_limit", "shadow_mode"],

@@ -132,6 +132,38 @@ fn metrics_for_cloudwatch_are_lines_on_stdout() {
     assert!(text.contains("listening http") && text.contains("\"Namespace\":\"tests\""), "{text}");
 }
 
+/// Nobody knows whether a request that a failure policy refused was over the limit.
+#[test]
+fn what_is_refused_without_the_store_is_over_no_limit() {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let statsd = format!("statsd: {{ address: '{}', every: 200ms }}", receiver.local_addr().unwrap());
+    // Nobody listens there.
+    let section = format!("telemetry: {{ {statsd}, emf: stdout, emf_every: 200ms, emf_namespace: tests }}");
+    let server = Server::start("redis://127.0.0.1:1", &section);
+    let refused = (0..9).filter(|_| server.check("42", None) == 429).count() as u64;
+    assert!(refused >= 4, "the share is five at most: {refused}");
+    let (mut sums, mut packet) = (BTreeMap::<String, u64>::new(), [0; 65_536]);
+    while sums.get("total_hits") != Some(&9) {
+        let length = receiver.recv(&mut packet).unwrap_or_else(|error| panic!("{error}: {sums:?}"));
+        for line in String::from_utf8_lossy(&packet[..length]).lines() {
+            let Some(rest) = line.strip_prefix("ratelimit.service.rate_limit.api.per-user.") else {
+                continue;
+            };
+            let (stat, count) = rest.strip_suffix("|c").unwrap().split_once(':').unwrap();
+            *sums.entry(stat.to_owned()).or_default() += count.parse::<u64>().unwrap();
+        }
+    }
+    assert_eq!((sums.get("without_store"), sums.get("over_limit")), (Some(&refused), None), "{sums:?}");
+    let sum = |metric: &str| {
+        let text = server.server.stdout();
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events.filter_map(|event| event[metric].as_f64()).sum::<f64>()
+    };
+    eventually("CloudWatch has the refusals", PATIENCE, || sum("Refused") == refused as f64);
+    assert_eq!(sum("RuleRefused"), 0.0, "{}", server.server.stdout());
+}
+
 /// Limits of the examples in envoyproxy/ratelimit's documentation, with smaller numbers.
 const MESSAGING: &str = "\
 domain: messaging

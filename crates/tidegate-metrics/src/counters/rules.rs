@@ -100,9 +100,9 @@ impl RuleTable {
         counted.collect()
     }
 
-    /// Adds hits by outcome, as envoyproxy/ratelimit counts them.
+    /// Adds hits by outcome, as envoyproxy/ratelimit counts them, which has no failure policies.
     pub(super) fn describe_hits(&self, families: &mut Families) {
-        let help = "Hits asked of each rule, counted only while StatsD is exported. near_limit is the part of within_limit above 80 % of the limit; over_limit_with_local_cache and shadow_mode are parts of over_limit.";
+        let help = "Hits asked of each rule, counted only while StatsD is exported. near_limit is the part of within_limit above 80 % of the limit; over_limit_with_local_cache and shadow_mode are parts of over_limit. without_store is what a failure policy refused.";
         let family = families.counters("hits", help);
         let used = self.series.iter().filter(|(_, series)| series.is_used());
         used.for_each(|(name, series)| series.describe_hits(family, name.labels()));
@@ -181,6 +181,10 @@ impl RuleWatcher for RuleSeries {
                     add(HitStat::NearLimit, told.near);
                 }
             }
+            // Of hits that a failure policy refuses nobody knows whether they are over the limit.
+            (RuleResult::Refused | RuleResult::ShadowRefused, source) if source.is_without_the_store() => {
+                add(HitStat::WithoutStore, told.hits);
+            }
             (RuleResult::Refused, source) => {
                 add(HitStat::OverLimit, told.hits);
                 if source == Source::DenyCache {
@@ -196,7 +200,7 @@ impl RuleWatcher for RuleSeries {
     }
 }
 
-/// The outcomes of hits, by envoyproxy/ratelimit's names.
+/// The outcomes of hits, by envoyproxy/ratelimit's names where it has one.
 #[derive(Clone, Copy)]
 enum HitStat {
     WithinLimit,
@@ -204,16 +208,18 @@ enum HitStat {
     OverLimit,
     OverLimitWithLocalCache,
     ShadowMode,
+    WithoutStore,
 }
 
 impl HitStat {
     /// All, in the order of their declaration.
-    const ALL: [(HitStat, &'static str); 5] = [
+    const ALL: [(HitStat, &'static str); 6] = [
         (HitStat::WithinLimit, "within_limit"),
         (HitStat::NearLimit, "near_limit"),
         (HitStat::OverLimit, "over_limit"),
         (HitStat::OverLimitWithLocalCache, "over_limit_with_local_cache"),
         (HitStat::ShadowMode, "shadow_mode"),
+        (HitStat::WithoutStore, "without_store"),
     ];
 }
 

@@ -5,6 +5,7 @@ use tidegate_metrics::{Families, Histogram, Series};
 
 use super::kinds::RuleName;
 use super::minutes::RuleCounts;
+use crate::is_without_the_store;
 
 /// The fewest calls to the store from which its latency is judged.
 const LEAST_CALLS: f64 = 20.0;
@@ -152,10 +153,6 @@ pub fn rule_counts(families: &Families) -> Vec<RuleCounts> {
         }
     }
     rules
-}
-
-fn is_without_the_store(source: &str) -> bool {
-    source.starts_with("overload_") || source.starts_with("fallback_")
 }
 
 /// The upper bound of the bucket with the p99 of the store's decisions since `before`.
