@@ -201,8 +201,19 @@ impl Leaver for Peer {
 
 #[track_caller]
 fn check_a_client_that_leaves_keeps_its_slot<L: Leaver>(begin: &'static str, end: &'static str) {
+    check_a_client_that_leaves_keeps_what_it_has::<L>(|setup| setup.rules(ONE_AT_ONCE), 429, begin, end);
+}
+
+/// `limited` lets one request through at a time; another is refused with `status`.
+#[track_caller]
+fn check_a_client_that_leaves_keeps_what_it_has<L: Leaver>(
+    limited: fn(Setup) -> Setup,
+    status: u16,
+    begin: &'static str,
+    end: &'static str,
+) {
     let (upstream, go_on) = server_that_waits(begin, end);
-    let edge = Setup::to(&[upstream.target()]).rules(ONE_AT_ONCE).start();
+    let edge = limited(Setup::to(&[upstream.target()])).start();
     let mut client = L::ask(&edge);
     if !begin.is_empty() {
         client.sees(begin);
@@ -210,7 +221,7 @@ fn check_a_client_that_leaves_keeps_its_slot<L: Leaver>(begin: &'static str, end
     eventually("it is under way", PATIENCE, || upstream.accepted() == 1);
     let _stays = client.leave();
     // Repeatedly: a slot that is free too early is not noticed at once.
-    (0..50).for_each(|_| assert_eq!(edge.get("/").status, 429));
+    (0..50).for_each(|_| assert_eq!(edge.get("/").status, status));
     assert_eq!(upstream.accepted(), 1);
     go_on.send(()).unwrap();
     go_on.send(()).unwrap();
@@ -237,6 +248,16 @@ fn a_slot_outlives_a_reset_stream_until_the_server_answers() {
 #[test]
 fn a_slot_outlives_a_reset_stream_until_the_answer_ends() {
     check_a_client_that_leaves_keeps_its_slot::<Peer>(HALF_AN_ANSWER, "cd");
+}
+
+/// `shedding.workers`: what hangs up must not be replaced by another, or the service works on any number at once.
+#[test]
+fn a_worker_is_busy_until_the_server_answers_though_its_client_left() {
+    let one_worker = |setup: Setup| setup.workers(1);
+    check_a_client_that_leaves_keeps_what_it_has::<Wire>(one_worker, 503, "", EMPTY_ANSWER);
+    check_a_client_that_leaves_keeps_what_it_has::<Wire>(one_worker, 503, HALF_AN_ANSWER, "cd");
+    check_a_client_that_leaves_keeps_what_it_has::<Peer>(one_worker, 503, "", EMPTY_ANSWER);
+    check_a_client_that_leaves_keeps_what_it_has::<Peer>(one_worker, 503, HALF_AN_ANSWER, "cd");
 }
 
 #[track_caller]

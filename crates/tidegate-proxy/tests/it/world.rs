@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +13,9 @@ use tidegate_http::Gate;
 use tidegate_http::answer::ClosedStatus;
 use tidegate_http::headers::HeaderSets;
 use tidegate_http::identity::{Identity, IdentityConfig};
-use tidegate_limiter::{Limiter, LimiterConfig, RemoteConfig, TokioRuntime, Transport};
+use tidegate_limiter::{
+    Capacity, Limiter, LimiterConfig, RemoteConfig, Shedder, ShedderConfig, TokioRuntime, Transport,
+};
 use tidegate_proxy::{
     Admission, Ejection, Proxy, ProxyLimits, ProxySettings, Route, Timeouts, UpstreamSettings,
 };
@@ -39,6 +42,7 @@ pub(crate) struct Setup {
     runtime: Settings,
     time: Time,
     tls: Option<Arc<ServerTls>>,
+    workers: Option<NonZeroUsize>,
 }
 
 #[derive(PartialEq)]
@@ -78,7 +82,14 @@ impl Setup {
             runtime: Settings::default(),
             time: Time::StandsStill,
             tls: None,
+            workers: None,
         }
+    }
+
+    /// Sheds what so many workers behind it cannot work on at once.
+    pub(crate) fn workers(mut self, workers: usize) -> Self {
+        self.workers = NonZeroUsize::new(workers);
+        self
     }
 
     pub(crate) fn rules(mut self, rules: &str) -> Self {
@@ -146,9 +157,11 @@ impl Setup {
         };
         config.clock = clock.clone();
         let limiter = Arc::new(Limiter::new(config));
+        let shedding = self.workers.map(|workers| ShedderConfig::new(Capacity::Workers(workers)));
+        let shedder = shedding.map(|config| Shedder::new(config, clock.clone()));
         let gate = move || Gate {
             limiter: Arc::clone(&limiter),
-            shedder: None,
+            shedder: shedder.clone(),
             headers: HeaderSets::ALL,
             closed_status: ClosedStatus::default(),
             runtime: Arc::new(TokioRuntime),
