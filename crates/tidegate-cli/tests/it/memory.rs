@@ -329,3 +329,41 @@ fn small_untaken_answers_hold_what_the_table_says() {
         assert!(grown < most, "{what}: {} MiB of {}", grown / MIB, most / MIB);
     }
 }
+
+/// Sends an upload to its last byte but one, as far as the server takes it, and keeps the connection.
+fn upload(to: SocketAddr, token: &str) -> TcpStream {
+    const BYTES: usize = 31 << 20;
+    let head = format!(
+        "POST /admin/v1/replay/log HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\ncontent-length: {BYTES}\r\n\r\n{{\"log\":\""
+    );
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_write_timeout(Some(BUSY_PATIENCE)).unwrap();
+    let mut left = BYTES - "{\"log\":\"".len() - 1;
+    // What is refused may be read all the same, and discarded.
+    let mut taken = stream.write_all(head.as_bytes()).is_ok();
+    while taken && left > 0 {
+        let written = stream.write(&[b'x'; 65_536][..left.min(65_536)]);
+        taken = written.map(|written| left -= written).is_ok();
+    }
+    stream
+}
+
+/// One is kept, which announced 31 MiB; the others are refused before a byte of them is read.
+#[test]
+fn unfinished_uploads_of_one_caller_hold_what_the_table_says() {
+    const TOKEN: &str = "a-token-of-twenty-or-more";
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = serve(dir.path(), "", &[("TIDEGATE_ADMIN__TOKENS", TOKEN)]);
+    let admin = server.addr("admin");
+    let before = memory(&mut server);
+    let uploads: Vec<_> = (0..30).map(|_| std::thread::spawn(move || upload(admin, TOKEN))).collect();
+    let mut most = 0;
+    eventually("all are taken or refused", BUSY_PATIENCE, || {
+        most = most.max(memory(&mut server));
+        uploads.iter().all(|upload| upload.is_finished())
+    });
+    let _held: Vec<TcpStream> = uploads.into_iter().map(|upload| upload.join().unwrap()).collect();
+    let held = memory(&mut server).max(most).saturating_sub(before);
+    assert!(held < 64 * MIB, "30 uploads of 31 MiB hold {} MiB", held / MIB);
+}
