@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_testkit::{Redis, eventually, in_three_tries};
+use tidegate_testkit::{Redis, RedisCluster, eventually, in_three_tries};
 
 use crate::redis_world::{
     Answer, DEFAULT, Load, Node, PATIENCE, PATIENT, POLICY_RULES, alone, check, now, pass, tell,
@@ -150,6 +150,25 @@ fn a_higher_hz_is_recommended_at_the_start_where_redis_has_a_low_one_and_nowhere
         let stderr = node.server.stderr();
         assert_eq!(stderr.contains("use `hz 100`"), is_low, "hz {hz}: {stderr}");
     }
+}
+
+#[test]
+fn settings_by_which_one_lost_server_stops_all_are_said_at_the_start() {
+    let says = |url: &str, line: &str| {
+        let node = Node::ready(url, PATIENT, PLENTY);
+        eventually(line, PATIENCE, || node.server.stderr().contains(line));
+    };
+    let cluster = RedisCluster::start();
+    for member in cluster.nodes() {
+        member.cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+    }
+    says(&cluster.url(), "use `cluster-require-full-coverage no`");
+    let master = Redis::start();
+    let replica = format!("replicaof {} {}", master.addr().ip(), master.addr().port());
+    let _replica = Redis::builder().config(replica).start();
+    eventually("the replica is known", PATIENCE, || master.info("connected_slaves").as_deref() == Some("1"));
+    master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    says(&master.url(), "`min-replicas-to-write 1` with 1 replicas");
 }
 
 /// The moments at which keys will expire are spread: no tenth of a second has many more than its part.
