@@ -93,6 +93,17 @@ fn the_job_example_keeps_tenants_and_connections_in_bounds() {
     assert!(printed.contains("sent 15"), "{printed}");
 }
 
+/// With the default features, which have no `tracing`.
+#[test]
+fn the_mistyped_example_is_warned_once_on_standard_error() {
+    let output = Command::new(example("example-mistyped")).output().unwrap();
+    let (told, warned) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert_eq!(told.matches("allowed true, not counted by [\"per-user\"]").count(), 3, "{told}");
+    let warning = "tidegate: rule per-user of domain api did not count a request without `user` (its attributes: `usr`)";
+    assert_eq!((warned.matches(warning).count(), warned.lines().count()), (1, 1), "{warned}");
+}
+
 #[test]
 fn the_tenants_example_limits_authenticated_users_by_route_in_its_own_words() {
     let server = Serving::start("example-tenants", &["127.0.0.1:0"]);
