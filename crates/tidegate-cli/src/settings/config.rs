@@ -102,7 +102,7 @@ pub(crate) struct Listen {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
-    /// `memory:`, the default; redis://[user:password@]host[:port][/database], rediss:// with TLS,
+    /// Where counters live: `memory:`, the default; redis://[user:password@]host[:port][/database], rediss:// with TLS,
     /// redis+sentinel://host,host/service, redis+cluster://host,host or redis+sharded://host,host;
     /// postgres://user[:password]@host[:port],host/database[?sslmode=require]; memcached://host[:port],host
     pub(crate) url: Option<Secret>,
@@ -254,7 +254,7 @@ pub(crate) struct Limits {
     pub(crate) max_connections_per_peer: Option<Count>,
     /// The most bytes that the half requests of one connection may hold: 4 MiB by default
     pub(crate) max_connection_memory: Option<Count>,
-    /// The same for all connections of one worker: 64 MiB by default
+    /// The most bytes that the half requests of one worker's connections may hold: 64 MiB by default
     pub(crate) max_worker_memory: Option<Count>,
     /// Timeout for a request's head, and for the first request of a connection: 60s by default
     pub(crate) head_timeout: Option<Span>,
@@ -318,108 +318,49 @@ impl Config {
         }
         serde_saphyr::from_str(text).map_err(|error| diagnose::failure(name, text, &error))
     }
-
-    /// These settings, with gaps filled from `weaker`.
-    pub(crate) fn or(self, weaker: Config) -> Config {
-        Config {
-            listen: Listen {
-                http: self.listen.http.or(weaker.listen.http),
-                grpc: self.listen.grpc.or(weaker.listen.grpc),
-                resp: self.listen.resp.or(weaker.listen.resp),
-                admin: self.listen.admin.or(weaker.listen.admin),
-            },
-            store: self.store.or(weaker.store),
-            rules: Rules {
-                source: self.rules.source.or(weaker.rules.source),
-                paths: self.rules.paths.or(weaker.rules.paths),
-                envoy_config: self.rules.envoy_config.or(weaker.rules.envoy_config),
-            },
-            headers: self.headers.or(weaker.headers),
-            x_ratelimit: XRateLimit { reset: self.x_ratelimit.reset.or(weaker.x_ratelimit.reset) },
-            rls: Rls {
-                response_headers: self.rls.response_headers.or(weaker.rls.response_headers),
-                header_names: self.rls.header_names.or(weaker.rls.header_names),
-                dynamic_metadata: self.rls.dynamic_metadata.or(weaker.rls.dynamic_metadata),
-                xds: self.rls.xds.or(weaker.rls.xds),
-            },
-            limitador: Limitador { http_api: self.limitador.http_api.or(weaker.limitador.http_api) },
-            resp: Resp {
-                password: self.resp.password.or(weaker.resp.password),
-                users: self.resp.users.or(weaker.resp.users),
-                login_timeout: self.resp.login_timeout.or(weaker.resp.login_timeout),
-                idle_timeout: self.resp.idle_timeout.or(weaker.resp.idle_timeout),
-            },
-            tls: self.tls.or(weaker.tls),
-            access: self.access.or(weaker.access),
-            admin: self.admin.or(weaker.admin),
-            data: self.data.or(weaker.data),
-            identity: self.identity.or(weaker.identity),
-            proxy: self.proxy.or(weaker.proxy),
-            shedding: self.shedding.or(weaker.shedding),
-            decision_log: self.decision_log.or(weaker.decision_log),
-            limits: self.limits.or(weaker.limits),
-            workers: self.workers.or(weaker.workers),
-            drain: Drain {
-                delay: self.drain.delay.or(weaker.drain.delay),
-                timeout: self.drain.timeout.or(weaker.drain.timeout),
-                tunnels: self.drain.tunnels.or(weaker.drain.tunnels),
-            },
-            log: Log {
-                level: self.log.level.or(weaker.log.level),
-                format: self.log.format.or(weaker.log.format),
-            },
-            flags: self.flags.or(weaker.flags),
-            telemetry: self.telemetry.or(weaker.telemetry),
-            alerts: self.alerts.or(weaker.alerts),
-        }
-    }
 }
 
-impl Limits {
-    fn or(self, weaker: Limits) -> Limits {
-        Limits {
-            max_cells: self.max_cells.or(weaker.max_cells),
-            max_log_bytes: self.max_log_bytes.or(weaker.max_log_bytes),
-            max_body: self.max_body.or(weaker.max_body),
-            max_connections: self.max_connections.or(weaker.max_connections),
-            max_connections_per_peer: self.max_connections_per_peer.or(weaker.max_connections_per_peer),
-            max_connection_memory: self.max_connection_memory.or(weaker.max_connection_memory),
-            max_worker_memory: self.max_worker_memory.or(weaker.max_worker_memory),
-            head_timeout: self.head_timeout.or(weaker.head_timeout),
-            body_timeout: self.body_timeout.or(weaker.body_timeout),
-            idle_timeout: self.idle_timeout.or(weaker.idle_timeout),
-        }
-    }
+/// Gives each section `or`: its settings, with gaps filled from a weaker source.
+macro_rules! merged_by_field {
+    ($($section:ident { $($field:ident),* $(,)? })*) => {
+        $(impl $section {
+            pub(super) fn or(self, weaker: $section) -> $section {
+                $section { $($field: self.$field.or(weaker.$field)),* }
+            }
+        })*
+    };
 }
 
-impl Store {
-    fn or(self, weaker: Store) -> Store {
-        Store {
-            url: self.url.or(weaker.url),
-            password: self.password.or(weaker.password),
-            required: self.required.or(weaker.required),
-            timeout: self.timeout.or(weaker.timeout),
-            closed_status: self.closed_status.or(weaker.closed_status),
-            breaker: Breaker {
-                failures: self.breaker.failures.or(weaker.breaker.failures),
-                open_for: self.breaker.open_for.or(weaker.breaker.open_for),
-            },
-            key_prefix: self.key_prefix.or(weaker.key_prefix),
-            expected_nodes: self.expected_nodes.or(weaker.expected_nodes),
-            remembered_cells: self.remembered_cells.or(weaker.remembered_cells),
-            lease_secret: self.lease_secret.or(weaker.lease_secret),
-            fleet_secret: self.fleet_secret.or(weaker.fleet_secret),
-            tls: Tls {
-                ca: self.tls.ca.or(weaker.tls.ca),
-                certificate: self.tls.certificate.or(weaker.tls.certificate),
-                key: self.tls.key.or(weaker.tls.key),
-            },
-            sentinel: Sentinel {
-                user: self.sentinel.user.or(weaker.sentinel.user),
-                password: self.sentinel.password.or(weaker.sentinel.password),
-            },
-        }
+merged_by_field! {
+    Config {
+        listen, store, rules, headers, x_ratelimit, rls, limitador, resp, tls, access, admin, data, identity, proxy, shedding,
+        decision_log, limits, workers, drain, log, flags, telemetry, alerts,
     }
+    Listen { http, grpc, resp, admin }
+    Store {
+        url, password, required, timeout, closed_status, breaker, key_prefix, expected_nodes, remembered_cells, lease_secret,
+        fleet_secret, tls, sentinel,
+    }
+    Breaker { failures, open_for }
+    Tls { ca, certificate, key }
+    Sentinel { user, password }
+    Rules { source, paths, envoy_config }
+    XRateLimit { reset }
+    Rls { response_headers, header_names, dynamic_metadata, xds }
+    Limitador { http_api }
+    Resp { password, users, login_timeout, idle_timeout }
+    ListenerTls { http, grpc, resp, admin }
+    Tokens { tokens, tokens_file }
+    AdminSection { tokens, tokens_file, hosts, database, environment, node }
+    Limits {
+        max_cells, max_log_bytes, max_body, max_connections, max_connections_per_peer, max_connection_memory, max_worker_memory,
+        head_timeout, body_timeout, idle_timeout,
+    }
+    Drain { delay, timeout, tunnels }
+    Log { level, format }
+    Flags { file, ofrep }
+    Telemetry { statsd, otlp, emf, emf_every, emf_namespace }
+    Alerts { enabled, webhook, dashboard, store_p99, store_memory, certificate_days, shadow_refusals }
 }
 
 impl Tls {

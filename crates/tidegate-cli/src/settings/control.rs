@@ -20,10 +20,10 @@ const DEFAULT_DATA: &str = "tidegate-data";
 pub(crate) struct AdminSection {
     /// Tokens with every right; several, so that they can be replaced one by one
     pub(crate) tokens: Option<Vec<Secret>>,
-    /// A file with one on each line, relative to the configuration file. It is read again on SIGHUP, and when it changes
+    /// A file with a token on each line, relative to the configuration file. It is read again on SIGHUP, and when it changes
     pub(crate) tokens_file: Option<PathBuf>,
-    /// Names by which the admin listener may be asked on loopback, besides addresses and `localhost`: of a reverse proxy on
-    /// this machine, for example
+    /// Names of the admin listener on loopback, besides addresses and `localhost`: of a reverse proxy on this machine, for
+    /// example
     pub(crate) hosts: Option<Vec<String>>,
     /// sqlite:PATH, postgres://user:password@host/name, or `none`: this node has no database and follows the others
     /// through Redis. An embedded one in `data` by default
@@ -37,17 +37,6 @@ pub(crate) struct AdminSection {
 impl AdminSection {
     pub(super) fn resolve_against(&mut self, directory: &Path) {
         self.tokens_file.iter_mut().for_each(|path| *path = directory.join(&*path));
-    }
-
-    pub(super) fn or(self, weaker: AdminSection) -> AdminSection {
-        AdminSection {
-            tokens: self.tokens.or(weaker.tokens),
-            tokens_file: self.tokens_file.or(weaker.tokens_file),
-            hosts: self.hosts.or(weaker.hosts),
-            database: self.database.or(weaker.database),
-            environment: self.environment.or(weaker.environment),
-            node: self.node.or(weaker.node),
-        }
     }
 
     /// The accepted tokens of the listener.

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Flags {
-    /// A file with a flag on each line, such as `new-limits: true`. It is read again when it changes
+    /// A file with a flag on each line (`new-limits: true`). It is read again when it changes
     pub(crate) file: Option<PathBuf>,
     /// A server with OpenFeature's remote evaluation protocol (OFREP), such as flagd
     pub(crate) ofrep: Option<Ofrep>,
@@ -63,10 +63,6 @@ pub(crate) struct OfrepSource {
 }
 
 impl Flags {
-    pub(crate) fn or(self, weaker: Flags) -> Flags {
-        Flags { file: self.file.or(weaker.file), ofrep: self.ofrep.or(weaker.ofrep) }
-    }
-
     pub(crate) fn resolve_against(&mut self, directory: &Path) {
         let ca = self.ofrep.iter_mut().filter_map(|ofrep| ofrep.ca.as_mut());
         self.file.iter_mut().chain(ca).for_each(|path| *path = directory.join(&*path));

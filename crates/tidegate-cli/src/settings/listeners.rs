@@ -44,9 +44,9 @@ pub(crate) struct ServerFiles {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Tokens {
-    /// Any of these will do: several, so that they can be replaced one after the other
+    /// Accepted tokens: several, so that they can be replaced one after the other
     pub(crate) tokens: Option<Vec<Secret>>,
-    /// A file with one on each line, relative to the configuration file. It is read again on SIGHUP, and when it changes
+    /// A file with a token on each line, relative to the configuration file. It is read again on SIGHUP, and when it changes
     pub(crate) tokens_file: Option<PathBuf>,
 }
 
@@ -65,15 +65,6 @@ impl ListenerTls {
     pub(super) fn resolve_against(&mut self, directory: &Path) {
         let all = [&mut self.http, &mut self.grpc, &mut self.resp, &mut self.admin];
         all.into_iter().flatten().for_each(|files| files.resolve_against(directory));
-    }
-
-    pub(super) fn or(self, weaker: ListenerTls) -> ListenerTls {
-        ListenerTls {
-            http: self.http.or(weaker.http),
-            grpc: self.grpc.or(weaker.grpc),
-            resp: self.resp.or(weaker.resp),
-            admin: self.admin.or(weaker.admin),
-        }
     }
 }
 
@@ -98,10 +89,6 @@ impl ServerFiles {
 impl Tokens {
     pub(super) fn resolve_against(&mut self, directory: &Path) {
         self.tokens_file.iter_mut().for_each(|path| *path = directory.join(&*path));
-    }
-
-    pub(super) fn or(self, weaker: Tokens) -> Tokens {
-        Tokens { tokens: self.tokens.or(weaker.tokens), tokens_file: self.tokens_file.or(weaker.tokens_file) }
     }
 
     /// Whether no token is needed.

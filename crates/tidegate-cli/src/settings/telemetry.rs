@@ -166,16 +166,6 @@ pub(crate) struct AlertSettings {
 }
 
 impl Telemetry {
-    pub(crate) fn or(self, weaker: Telemetry) -> Telemetry {
-        Telemetry {
-            statsd: self.statsd.or(weaker.statsd),
-            otlp: self.otlp.or(weaker.otlp),
-            emf: self.emf.or(weaker.emf),
-            emf_every: self.emf_every.or(weaker.emf_every),
-            emf_namespace: self.emf_namespace.or(weaker.emf_namespace),
-        }
-    }
-
     pub(crate) fn resolve_against(&mut self, directory: &Path) {
         self.otlp
             .iter_mut()
@@ -281,18 +271,6 @@ impl Otlp {
 }
 
 impl Alerts {
-    pub(crate) fn or(self, weaker: Alerts) -> Alerts {
-        Alerts {
-            enabled: self.enabled.or(weaker.enabled),
-            webhook: self.webhook.or(weaker.webhook),
-            dashboard: self.dashboard.or(weaker.dashboard),
-            store_p99: self.store_p99.or(weaker.store_p99),
-            store_memory: self.store_memory.or(weaker.store_memory),
-            certificate_days: self.certificate_days.or(weaker.certificate_days),
-            shadow_refusals: self.shadow_refusals.or(weaker.shadow_refusals),
-        }
-    }
-
     pub(crate) fn resolve_against(&mut self, directory: &Path) {
         self.webhook
             .iter_mut()
