@@ -28,7 +28,8 @@ cargo xtask CHORE
                                  tier 1: and those with one Redis
                                  tier 2: every test, on real servers (what CI runs; the default)
                                  tier 3: and what takes hours: long attacks and alerts, mutants, library
-  ci                             what CI runs: format, lints, dashboard, test, docs, fuzzing for a bounded time
+  ci                             what CI runs: format, lints, dashboard, test, docs, fuzzing for a bounded time,
+                                 and a slice of tier 3 that the commit's hash chooses
   tools                          only find or install the real servers that the tests start
   clients [NAME]                 the tests of the clients in clients/, or of one: python, node, go, java; or pages: what the
                                  guide and docs/coming-from show, and gateways (after node and java)

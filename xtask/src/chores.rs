@@ -6,7 +6,7 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 use crate::tiers::{self, Tier};
 use crate::tools::{self, ToolEnv};
-use crate::{clients, dashboard, docs, fuzz, library, mutants};
+use crate::{clients, dashboard, docs, fuzz, library, mutants, slice};
 
 /// Finds or installs the tools, and says where each is.
 pub(crate) fn tools(root: &Path) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ pub(crate) fn test(root: &Path, tier: Tier) -> Result<(), Failure> {
             return Ok(());
         }
         steps.run("attacks", || run(root, &attacks(&found)))?;
-        steps.run("alerts", || run(root, &long_alerts(&found)))?;
+        steps.run("alerts", || long_alerts(root, &found, &LONG_ALERTS))?;
         steps.run("size", || size(root, &found))?;
         steps.run("mutants", || mutants::run(root, None).map(|()| Outcome::Done))?;
         steps.run("library", || library::all(root).map(|()| Outcome::Done))
@@ -43,9 +43,18 @@ fn attacks(found: &ToolEnv) -> CommandLine {
 }
 
 /// The alerts that compare a minute with the half hour before it.
-fn long_alerts(found: &ToolEnv) -> CommandLine {
-    let command = CommandLine::new(["cargo", "test", "--locked", "-p", "tidegate-cli", "--test", "it", "--"]);
-    command.args(["--ignored", "alert_minutes"]).quiet_env(found.vars())
+const LONG_ALERTS: [&str; 2] = ["six_times_the_usual_requests", "begins_to_refuse_half_of_its_requests"];
+
+/// These of them.
+fn long_alerts(root: &Path, found: &ToolEnv, names: &[&str]) -> Result<Outcome, Failure> {
+    let program = tiers::built(root)?.into_iter().find(|program| program.is("tidegate-cli", "it"));
+    let command = program.expect("the workspace has the binary's tests").command();
+    run(root, &command.args(["--ignored"]).args(names.iter().copied()).quiet_env(found.vars()))
+}
+
+/// One of them.
+pub(crate) fn long_alert(root: &Path, number: usize, found: &ToolEnv) -> Result<Outcome, Failure> {
+    long_alerts(root, found, &[LONG_ALERTS[number % LONG_ALERTS.len()]])
 }
 
 /// Ten million callers on a release build.
@@ -72,7 +81,8 @@ pub(crate) fn ci(root: &Path) -> Result<(), Failure> {
         steps.run("clients", || clients::all(root, &found))?;
         steps.run("rustdoc", || rustdoc(root))?;
         steps.run("docs", || docs::build(root).map(|()| Outcome::Done))?;
-        steps.run("fuzz", || fuzz::bounded(root))
+        steps.run("fuzz", || fuzz::bounded(root))?;
+        steps.run("slice", || slice::run(root, &found))
     })
 }
 

@@ -19,6 +19,7 @@ mod library;
 mod loc;
 mod mutants;
 mod retry_failed;
+mod slice;
 mod steps;
 mod tiers;
 mod tools;

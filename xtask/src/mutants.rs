@@ -38,9 +38,20 @@ pub(crate) fn run(root: &Path, only: Option<&str>) -> Result<(), Failure> {
         let all: String = MUTANTS.iter().map(|mutant| format!("\n  {}", mutant.name())).collect();
         return Err(Failure { what: "no mutant is called that".to_owned(), hint: format!("they are:{all}") });
     }
+    try_each(root, chosen)
+}
+
+/// Tries two of the mutants that need no server: which ones, the number says.
+pub(crate) fn two(root: &Path, number: usize) -> Result<(), Failure> {
+    let needs_none = |mutant: &&Mutant| mutant.attack.is_none() && mutant.package != "tidegate-store-redis";
+    let all: Vec<&Mutant> = MUTANTS.iter().filter(needs_none).collect();
+    try_each(root, [all[2 * number % all.len()], all[(2 * number + 1) % all.len()]])
+}
+
+fn try_each<'m>(root: &Path, mutants: impl IntoIterator<Item = &'m Mutant>) -> Result<(), Failure> {
     let copy = copy_of(root)?;
     let mut survivors = Vec::new();
-    for mutant in chosen {
+    for mutant in mutants {
         let noticed = mutant.is_noticed(&copy)?;
         println!("{} {}", if noticed { "caught  " } else { "SURVIVED" }, mutant.name());
         survivors.extend((!noticed).then_some(mutant.what));

@@ -120,6 +120,10 @@ impl Program {
         is_test.then_some(Self { package, target: text("name")?, unit, folder, path })
     }
 
+    pub(crate) fn is(&self, package: &str, target: &str) -> bool {
+        self.package == package && self.target == target
+    }
+
     /// A stand-in.
     #[cfg(test)]
     pub(crate) fn at(folder: &Path, path: &Path) -> Self {
@@ -140,7 +144,7 @@ impl Program {
     }
 
     fn measuring(&self) -> &'static [&'static str] {
-        let row = MEASURING.iter().find(|(package, _)| *package == self.package && self.target == "it");
+        let row = MEASURING.iter().find(|(package, _)| self.is(package, "it"));
         row.map_or(&[], |(_, names)| *names)
     }
 
