@@ -20,6 +20,7 @@ use tidegate_rulestore::{
     Actor, Document, DocumentSet, Grant, NewToken, Origin, Publication, Role, RuleStore, TokenKind,
 };
 use tidegate_store::{Clock as _, MemoryConfig, MemoryStore, SystemClock};
+use tidegate_testkit::OpenApi;
 use tidegate_testkit::http::{self, Response};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -41,6 +42,7 @@ pub(crate) const CONFIGURED: &str = "a-token-of-the-configuration";
 
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
+    api: OpenApi,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) store: RuleStore,
     tokens: Arc<TokenSource>,
@@ -155,6 +157,7 @@ impl Node {
         is_ready.recv().unwrap();
         Node {
             address,
+            api: OpenApi::new(http::get(address, "/admin/v1/openapi.json").json()),
             limiter,
             store,
             tokens,
@@ -226,7 +229,11 @@ impl Node {
         let own = [("authorization", &*bearer), ("content-type", "application/json")];
         let headers: Vec<(&str, &str)> = own.into_iter().chain(headers.iter().copied()).collect();
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        http::request(self.address, method, &format!("/admin/v1{path}"), &headers, body.as_bytes()).unwrap()
+        let target = format!("/admin/v1{path}");
+        let answer = http::request(self.address, method, &target, &headers, body.as_bytes()).unwrap();
+        // Every answer of every test is one that the document describes.
+        self.api.expect_describes(method, &target, &answer);
+        answer
     }
 
     /// Publishes one document as `api`, made on `on`.
