@@ -39,5 +39,5 @@ pub use schema::SCHEMA_VERSION;
 pub use secret::Secret;
 pub use sessions::Redeem;
 pub use tokens::{NewToken, Role, StoredToken, TokenKind};
-pub use versions::{Head, Marks, Publication, PublishError, Version};
+pub use versions::{Marks, Publication, PublishError, Revision, Version};
 pub use watch::Watch;

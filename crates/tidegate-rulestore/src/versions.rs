@@ -15,15 +15,27 @@ use crate::schema;
 use crate::secret;
 use crate::watch::CHANNEL;
 
-/// The current state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Head {
-    /// The newest version; 0 before the first.
+/// What a database has published: its rules and its key overrides at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision {
+    /// The unique name of the database.
+    pub lineage: String,
+    /// The newest version; 0 before the first, and if rules come from files.
     pub version: u64,
     /// The number of changes of key overrides.
     pub overrides: u64,
     /// Distinguishes both from equal numbers in a restored database.
+    #[serde(default)]
     pub marks: Marks,
+}
+
+impl Revision {
+    /// Grows with every change of rules or overrides.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        // Saturating: other nodes' numbers come from the shared store.
+        self.version.saturating_add(self.overrides)
+    }
 }
 
 /// Random numbers of the last changes. A restored database counts to the same numbers again, but its marks differ.
@@ -77,8 +89,8 @@ pub enum PublishError {
     Conflict {
         /// The version that the change was made on.
         on: u64,
-        /// The current state.
-        head: Head,
+        /// What is in force.
+        head: Revision,
     },
     /// The database failed.
     #[error(transparent)]
@@ -94,25 +106,22 @@ impl From<sqlx::Error> for PublishError {
 const VERSION: &str = "SELECT number, parent, author, at_us, reason FROM versions";
 
 impl RuleStore {
-    /// The current state.
+    /// What is published now.
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn head(&self) -> Result<Head> {
-        let query = sqlx::query("SELECT version, overrides, version_mark, overrides_mark FROM head");
+    pub async fn head(&self) -> Result<Revision> {
+        let query = sqlx::query(
+            "SELECT version, overrides, version_mark, overrides_mark, value FROM head, meta WHERE name = 'lineage'",
+        );
         let row = self.soon(query.fetch_one(&self.pool)).await?;
         let marks = Marks { version: number(&row, 2)?, overrides: number(&row, 3)? };
-        Ok(Head { version: number(&row, 0)?, overrides: number(&row, 1)?, marks })
-    }
-
-    /// The unique name of this database.
-    ///
-    /// # Errors
-    /// The database does not answer.
-    pub async fn lineage(&self) -> Result<String> {
-        let query = sqlx::query("SELECT value FROM meta WHERE name = 'lineage'");
-        let row = self.soon(query.fetch_one(&self.pool)).await?;
-        Ok(row.try_get(0)?)
+        Ok(Revision {
+            lineage: row.try_get(4)?,
+            version: number(&row, 0)?,
+            overrides: number(&row, 1)?,
+            marks,
+        })
     }
 
     /// Publishes a set of documents as the next version: whole, or not at all.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::connect::{Kind, RuleStore};
 use crate::error::Result;
-use crate::versions::Head;
+use crate::versions::Revision;
 
 /// The channel of notifications.
 pub(crate) const CHANNEL: &str = "tidegate_rules";
@@ -47,7 +47,7 @@ impl Watch {
     ///
     /// # Errors
     /// The database does not answer; call it again, it waits before the next query.
-    pub async fn next(&mut self) -> Result<Head> {
+    pub async fn next(&mut self) -> Result<Revision> {
         tokio::select! {
             _ = self.here.changed() => {}
             () = tokio::time::sleep(self.poll_every) => {}

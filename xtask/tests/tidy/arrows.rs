@@ -32,7 +32,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-telemetry", &["tidegate-access", "tidegate-metrics"]),
     (
         "tidegate-admin",
-        &["tidegate-decisions", "tidegate-replay", "tidegate-rulestore", "tidegate-telemetry"],
+        &[
+            "tidegate-decisions",
+            "tidegate-fleet",
+            "tidegate-replay",
+            "tidegate-rulestore",
+            "tidegate-telemetry",
+        ],
     ),
     ("tidegate-sim", &["tidegate-limiter"]),
     (

@@ -88,7 +88,7 @@ fn all_of(control: &ControlPlane) -> Response {
     };
     let documents = running.base.documents();
     let body = json!({
-        "version": running.revision.version,
+        "version": running.version(),
         "source": source,
         "editable": can_edit(control),
         "edit_at": edit_at,
@@ -96,7 +96,7 @@ fn all_of(control: &ControlPlane) -> Response {
         "documents": documents,
         "warnings": list(running.warnings.as_ref()),
     });
-    ([etag(running.revision.version)], in_pieces(&body)).into_response()
+    ([etag(running.version())], in_pieces(&body)).into_response()
 }
 
 pub(crate) async fn put_all(
@@ -125,7 +125,7 @@ pub(crate) async fn one(
 ) -> Answer<Response> {
     let running = control.rules.now();
     let snapshot = control.limiter.snapshot();
-    let (version, of) = (running.revision.version, (domain.clone(), name.clone()));
+    let (version, of) = (running.version(), (domain.clone(), name.clone()));
     let found = jobs::RULES.run(&caller.actor.name, move |_| {
         let documents = running.base.documents();
         let rules = in_short(snapshot.rules(), &documents);

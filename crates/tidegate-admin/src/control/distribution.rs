@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_limiter::Health;
-use tidegate_rulestore::{Head, RuleStore};
+use tidegate_rulestore::{Revision, RuleStore};
 use tokio::time::{Instant, timeout};
 
 use super::fleet::{FleetError, NodeStatus};
@@ -24,7 +24,7 @@ const RETRY_AT_MOST: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Distribution {
     /// What was to be published.
-    pub(crate) head: Option<Head>,
+    pub(crate) head: Option<Revision>,
     /// Why it was not.
     pub(crate) failed: Option<String>,
 }
@@ -32,23 +32,23 @@ pub(crate) struct Distribution {
 /// When a failed publication is tried again.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
-    failed: Option<(Head, Instant)>,
+    failed: Option<(Revision, Instant)>,
     tries: u32,
 }
 
 impl Retry {
     /// Whether this may be published now. A new change is not delayed by the failure of an older one.
-    pub(super) fn is_due(&self, head: Head, now: Instant) -> bool {
-        self.failed.is_none_or(|(failed, at)| failed != head || now >= at)
+    pub(super) fn is_due(&self, head: &Revision, now: Instant) -> bool {
+        self.failed.as_ref().is_none_or(|(failed, at)| failed != head || now >= *at)
     }
 
     /// Records a result.
-    pub(super) fn ended(&mut self, head: Head, result: &Result<(), FleetError>, now: Instant) {
+    pub(super) fn ended(&mut self, head: &Revision, result: &Result<(), FleetError>, now: Instant) {
         match result {
             Ok(()) => *self = Retry::default(),
             Err(_) => {
                 let wait = RETRY_AFTER.saturating_mul(1 << self.tries.min(8)).min(RETRY_AT_MOST);
-                (self.failed, self.tries) = (Some((head, now + wait)), self.tries.saturating_add(1));
+                (self.failed, self.tries) = (Some((head.clone(), now + wait)), self.tries.saturating_add(1));
             }
         }
     }
@@ -61,9 +61,9 @@ impl Retry {
 
 impl PublishedRules {
     /// Records whether `head` was published, and logs a change of that.
-    pub(super) fn note_distribution(&self, head: Head, result: &Result<(), FleetError>) {
+    pub(super) fn note_distribution(&self, head: &Revision, result: &Result<(), FleetError>) {
         let failed = result.as_ref().err().map(ToString::to_string);
-        let new = Distribution { head: Some(head), failed: failed.clone() };
+        let new = Distribution { head: Some(head.clone()), failed: failed.clone() };
         let before = self.distribution.send_replace(new).failed;
         match (before, failed) {
             (None, None) => {}
@@ -100,10 +100,9 @@ impl PublishedRules {
             })
         };
         let Ok(wanted) = store.head().await else { return pending("the database does not answer") };
-        let number = |head: &Head| head.version + head.overrides;
         let mut distribution = self.distribution.subscribe();
         let is_decided = |known: &Distribution| {
-            known.head.is_some_and(|head| head == wanted || number(&head) > number(&wanted))
+            known.head.as_ref().is_some_and(|head| *head == wanted || head.number() > wanted.number())
         };
         let failed = match timeout(PUBLISHED_WITHIN, distribution.wait_for(is_decided)).await {
             Ok(Ok(known)) => known.failed.clone(),
@@ -117,7 +116,7 @@ impl PublishedRules {
     }
 
     /// The names of the live nodes that run `head` or something newer, and of those that have not said so yet.
-    async fn nodes_with(&self, head: &Head) -> (Vec<String>, Vec<String>) {
+    async fn nodes_with(&self, head: &Revision) -> (Vec<String>, Vec<String>) {
         let notes = self.fleet().known_nodes().await.unwrap_or_default();
         let runs = |note: &NodeStatus| {
             note.version >= head.version && note.overrides >= head.overrides && note.error.is_none()
@@ -137,17 +136,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn retry_waits_longer_each_time_and_not_for_new_changes() {
         let (mut retry, now) = (Retry::default(), Instant::now());
-        let head = |version| Head { version, ..Head::default() };
-        assert!(retry.is_due(head(1), now) && !retry.has_failed());
+        let head = |version| Revision { version, ..Revision::default() };
+        assert!(retry.is_due(&head(1), now) && !retry.has_failed());
         let refused = || Err(FleetError::Refused("too large".to_owned()));
         let mut waits = Vec::new();
         for _ in 0..6 {
-            retry.ended(head(1), &refused(), now);
-            waits.push((0..).find(|s| retry.is_due(head(1), now + Duration::from_secs(*s))).unwrap());
+            retry.ended(&head(1), &refused(), now);
+            waits.push((0..).find(|s| retry.is_due(&head(1), now + Duration::from_secs(*s))).unwrap());
         }
         assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
-        assert!(retry.is_due(head(2), now) && retry.has_failed());
-        retry.ended(head(2), &Ok(()), now);
-        assert!(retry.is_due(head(1), now) && !retry.has_failed());
+        assert!(retry.is_due(&head(2), now) && retry.has_failed());
+        retry.ended(&head(2), &Ok(()), now);
+        assert!(retry.is_due(&head(1), now) && !retry.has_failed());
     }
 }

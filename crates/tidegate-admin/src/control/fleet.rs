@@ -15,7 +15,8 @@ use std::ops::RangeInclusive;
 use std::pin::Pin;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use tidegate_rulestore::{Document, KeyOverride, Marks, OverrideChange};
+use tidegate_fleet::{PublishedRevision, StoredQuestion};
+use tidegate_rulestore::{Document, KeyOverride, Marks, OverrideChange, Revision};
 use tidegate_telemetry::alerts::Signals;
 use tokio::sync::watch;
 
@@ -31,15 +32,9 @@ pub const NEWEST_FORMAT: u32 = CHANGES_BESIDE;
 /// Everything that a node runs: the documents of a version, and the key overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedSet {
-    /// The database it comes from.
-    pub lineage: String,
-    /// The version; 0 if rules come from files.
-    pub version: u64,
-    /// The revision of the overrides: the number of changes so far.
-    pub overrides: u64,
-    /// Distinguishes both from equal numbers in a restored database.
-    #[serde(default)]
-    pub marks: Marks,
+    /// Which one it is.
+    #[serde(flatten)]
+    pub revision: Revision,
     /// The documents of the version.
     pub documents: Vec<Document>,
     /// The overrides.
@@ -49,41 +44,24 @@ pub struct PublishedSet {
     pub serial: u64,
 }
 
-impl PublishedSet {
-    /// The revision that heartbeats return; it grows with every change of rules or overrides.
-    #[must_use]
-    pub fn revision(&self) -> u64 {
-        // Saturating: the numbers come from Redis.
-        self.version.saturating_add(self.overrides)
-    }
-
-    /// What a heartbeat returns for this set.
-    #[must_use]
-    pub fn heard(&self) -> Heard {
-        Heard { lineage: self.lineage.clone(), revision: self.revision(), mark: mark_of(self.marks) }
-    }
-}
-
-/// The marks in transit: an opaque string, only compared. Empty if an earlier release published the set.
-pub(crate) fn mark_of(marks: Marks) -> String {
-    match marks == Marks::default() {
+/// What a heartbeat returns once this is published. The marks in transit are an opaque string, only compared, and empty if an
+/// earlier release published them.
+#[must_use]
+pub fn heartbeat_of(revision: &Revision) -> PublishedRevision {
+    let mark = match revision.marks == Marks::default() {
         true => String::new(),
-        false => format!("{:x}.{:x}", marks.version, marks.overrides),
-    }
+        false => format!("{:x}.{:x}", revision.marks.version, revision.marks.overrides),
+    };
+    let (lineage, revision) = (revision.lineage.clone(), revision.number());
+    PublishedRevision { lineage, revision, mark, ..PublishedRevision::default() }
 }
 
 /// The changes since a set, if only overrides changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesSince {
-    /// The database they come from.
-    pub lineage: String,
-    /// The version of the set, which the changes keep.
-    pub version: u64,
-    /// The revision of the overrides in the set.
-    pub overrides: u64,
-    /// Distinguishes both from equal numbers in a restored database.
-    #[serde(default)]
-    pub marks: Marks,
+    /// The set.
+    #[serde(flatten)]
+    pub since: Revision,
     /// The changes, oldest first, without gaps.
     pub changes: Vec<OverrideChange>,
     /// Their place in the order of publications, if they are signed; otherwise 0.
@@ -95,43 +73,25 @@ impl ChangesSince {
     /// No changes since this set.
     #[must_use]
     pub fn none(set: &PublishedSet) -> Self {
-        let (lineage, version, overrides) = (set.lineage.clone(), set.version, set.overrides);
-        ChangesSince {
-            lineage,
-            version,
-            overrides,
-            marks: set.marks,
-            changes: Vec::new(),
-            serial: set.serial,
+        ChangesSince { since: set.revision.clone(), changes: Vec::new(), serial: set.serial }
+    }
+
+    /// The set with these changes: which one it is.
+    #[must_use]
+    pub fn until(&self) -> Revision {
+        let mut until = self.since.clone();
+        if let Some(last) = self.changes.last() {
+            (until.overrides, until.marks.overrides) = (last.revision, last.mark);
         }
-    }
-
-    /// The revision of the overrides after these changes.
-    #[must_use]
-    pub fn until(&self) -> u64 {
-        self.changes.last().map_or(self.overrides, |last| last.revision)
-    }
-
-    /// The marks of the set with these changes.
-    #[must_use]
-    pub fn marks(&self) -> Marks {
-        let overrides = self.changes.last().map_or(self.marks.overrides, |last| last.mark);
-        Marks { overrides, ..self.marks }
-    }
-
-    /// What a heartbeat returns for the set with these changes.
-    #[must_use]
-    pub fn heard(&self) -> Heard {
-        let (lineage, revision) = (self.lineage.clone(), self.version.saturating_add(self.until()));
-        Heard { lineage, revision, mark: mark_of(self.marks()) }
+        until
     }
 
     /// The set with these changes. Unchanged if it is another set, or already has them.
     #[must_use]
     pub fn apply(self, mut set: PublishedSet) -> PublishedSet {
         if self.follow(&set) {
-            let have = set.overrides;
-            (set.overrides, set.marks, set.serial) = (self.until(), self.marks(), self.serial);
+            let have = set.revision.overrides;
+            (set.revision, set.serial) = (self.until(), self.serial);
             let all = &mut set.key_overrides;
             self.changes.into_iter().filter(|one| one.revision > have).for_each(|one| one.apply(all));
         }
@@ -140,12 +100,13 @@ impl ChangesSince {
 
     /// Whether these changes continue this set, which may already have some of them.
     fn follow(&self, set: &PublishedSet) -> bool {
-        let of = |revision| match revision == self.overrides {
-            true => Some(self.marks.overrides),
-            false => self.changes.iter().find(|one| one.revision == revision).map(|one| one.mark),
+        let (since, set) = (&self.since, &set.revision);
+        let of = |overrides| match overrides == since.overrides {
+            true => Some(since.marks.overrides),
+            false => self.changes.iter().find(|one| one.revision == overrides).map(|one| one.mark),
         };
-        self.lineage == set.lineage
-            && (self.version, self.marks.version) == (set.version, set.marks.version)
+        since.lineage == set.lineage
+            && (since.version, since.marks.version) == (set.version, set.marks.version)
             && of(set.overrides) == Some(set.marks.overrides)
     }
 }
@@ -270,26 +231,6 @@ fn if_readable<'de, D: Deserializer<'de>>(told: D) -> Result<Option<Signals>, D:
     Ok(serde_json::from_value(serde_json::Value::deserialize(told)?).ok())
 }
 
-/// What the last heartbeat returned.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
-    /// The database of the published set; empty if nothing is published.
-    pub lineage: String,
-    /// The published revision; 0 if nothing is published.
-    pub revision: u64,
-    /// Distinguishes it from an equal revision in a database that was restored since.
-    pub mark: String,
-}
-
-/// A question to every node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FleetQuestion {
-    /// Its id.
-    pub id: u64,
-    /// The question, serialized.
-    pub text: Vec<u8>,
-}
-
 /// One node's answer to a question.
 #[derive(Debug)]
 pub struct FleetAnswer {
@@ -376,10 +317,10 @@ pub trait Fleet: Send + Sync + 'static {
     fn history(&self, of: Resolution, numbers: RangeInclusive<u64>) -> NoteFuture<'_, Vec<HistoryChunk>>;
 
     /// Sends a question to every node; they receive it with their next heartbeat.
-    fn ask<'a>(&'a self, question: &'a FleetQuestion) -> NoteFuture<'a, ()>;
+    fn ask<'a>(&'a self, question: &'a StoredQuestion) -> NoteFuture<'a, ()>;
 
     /// The questions to all nodes, this one included.
-    fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>>;
+    fn questions(&self) -> watch::Receiver<Vec<StoredQuestion>>;
 
     /// Answers a question, in at most [`MOST_ANSWER_BYTES`](super::MOST_ANSWER_BYTES).
     fn answer<'a>(&'a self, id: u64, from: &'a str, answer: &'a [u8]) -> NoteFuture<'a, ()>;
@@ -393,8 +334,8 @@ pub trait Fleet: Send + Sync + 'static {
     /// Forgets a question and its answers.
     fn forget(&self, id: u64) -> NoteFuture<'_, ()>;
 
-    /// What heartbeats return, if it can be trusted; otherwise as if nothing were published.
-    fn heard(&self) -> watch::Receiver<Heard>;
+    /// What heartbeats return, without its signature, if it can be trusted; otherwise as if nothing were published.
+    fn heard(&self) -> watch::Receiver<PublishedRevision>;
 
     /// Why what the last heartbeat returned cannot be trusted, if so.
     fn distrust(&self) -> Option<String> {
@@ -409,15 +350,15 @@ pub trait Fleet: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Alone {
     note: parking_lot::Mutex<Option<NodeStatus>>,
-    heard: watch::Sender<Heard>,
-    questions: watch::Sender<Vec<FleetQuestion>>,
+    heard: watch::Sender<PublishedRevision>,
+    questions: watch::Sender<Vec<StoredQuestion>>,
 }
 
 impl Default for Alone {
     fn default() -> Self {
         Alone {
             note: parking_lot::Mutex::default(),
-            heard: watch::Sender::new(Heard::default()),
+            heard: watch::Sender::new(PublishedRevision::default()),
             questions: watch::Sender::new(Vec::new()),
         }
     }
@@ -462,11 +403,11 @@ impl Fleet for Alone {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn ask<'a>(&'a self, _: &'a FleetQuestion) -> NoteFuture<'a, ()> {
+    fn ask<'a>(&'a self, _: &'a StoredQuestion) -> NoteFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>> {
+    fn questions(&self) -> watch::Receiver<Vec<StoredQuestion>> {
         self.questions.subscribe()
     }
 
@@ -486,7 +427,7 @@ impl Fleet for Alone {
         Box::pin(async { Ok(()) })
     }
 
-    fn heard(&self) -> watch::Receiver<Heard> {
+    fn heard(&self) -> watch::Receiver<PublishedRevision> {
         self.heard.subscribe()
     }
 
@@ -507,22 +448,27 @@ mod tests {
     fn changes_are_laid_over_a_set_that_they_follow_and_over_no_other() {
         let set = |version, overrides| {
             let marks = Marks { version: 1, overrides: 10 * overrides };
-            PublishedSet { version, overrides, marks, ..PublishedSet::default() }
+            let revision = Revision { lineage: String::new(), version, overrides, marks };
+            PublishedSet { revision, ..PublishedSet::default() }
         };
         let changes = ChangesSince { changes: vec![lifted(6), lifted(7)], ..ChangesSince::none(&set(3, 5)) };
-        assert_eq!(changes.until(), 7);
+        assert_eq!(changes.until().overrides, 7);
         for overrides in [5, 6, 7] {
             assert_eq!(changes.clone().apply(set(3, overrides)), set(3, 7), "from {overrides}");
         }
-        let before_a_restore =
-            |version, overrides| PublishedSet { marks: Marks { version, overrides }, ..set(3, 6) };
+        let other = |change: fn(&mut Revision)| {
+            let mut other = set(3, 6);
+            change(&mut other.revision);
+            other
+        };
         let others = [
             set(3, 4),
             set(3, 8),
             set(2, 6),
-            PublishedSet { lineage: "other".into(), ..set(3, 6) },
-            before_a_restore(2, 60),
-            before_a_restore(1, 61),
+            other(|revision| revision.lineage = "other".into()),
+            // Before a restore.
+            other(|revision| revision.marks.version = 2),
+            other(|revision| revision.marks.overrides = 61),
         ];
         for other in others {
             assert_eq!(changes.clone().apply(other.clone()), other);

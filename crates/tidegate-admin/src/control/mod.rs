@@ -36,8 +36,8 @@ pub use events::EventCounts;
 pub(crate) use events::Events;
 pub(crate) use experiment::Timeline;
 pub use fleet::{
-    Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, NEWEST_FORMAT,
-    NodeStatus, NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
+    Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, NEWEST_FORMAT, NodeStatus,
+    NoteFuture, PublishedSet, WHOLE_SET, heartbeat_of, without_replaced,
 };
 pub use fleet_query::MOST_ANSWER_BYTES;
 pub(crate) use fleet_query::{

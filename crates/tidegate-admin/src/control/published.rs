@@ -5,18 +5,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate_fleet::PublishedRevision;
 use tidegate_limiter::Limiter;
 use tidegate_rules::RuleChanges;
-use tidegate_rulestore::{Error, Head, KeyOverride, MOST_OVERRIDES, RuleStore, Watch, ended_long_ago};
+use tidegate_rulestore::{Error, KeyOverride, MOST_OVERRIDES, Revision, RuleStore, Watch, ended_long_ago};
 use tidegate_store::Clock;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::distribution::{Distribution, Retry};
 use super::events::Events;
-use super::fleet::{
-    CHANGES_BESIDE, ChangesSince, Fleet, FleetError, Heard, NodeStatus, PublishedSet, mark_of,
-};
+use super::fleet::{CHANGES_BESIDE, ChangesSince, Fleet, FleetError, NodeStatus, PublishedSet, heartbeat_of};
 use super::running::{Running, RunningRules};
 use crate::low_priority::{at_low_priority, polled_at_low_priority};
 
@@ -36,7 +35,7 @@ const MOST_AUDIT_ENTRIES: u64 = 100_000;
 
 /// What was last published to the fleet.
 struct LastPublished {
-    head: Option<Head>,
+    head: Option<Revision>,
     at: Instant,
     kept: Instant,
     retry: Retry,
@@ -122,7 +121,7 @@ impl PublishedRules {
             None => None,
         };
         let set = match (own, fleets) {
-            (Some(own), Some(fleets)) if own.lineage != fleets.lineage => {
+            (Some(own), Some(fleets)) if own.revision.lineage != fleets.revision.lineage => {
                 self.follows_another();
                 Some(fleets)
             }
@@ -174,12 +173,12 @@ impl PublishedRules {
     async fn act_on(
         self: &Arc<Self>,
         store: &RuleStore,
-        head: Head,
+        head: Revision,
         last: &mut LastPublished,
     ) -> Result<(), Error> {
         if self.lineage.get().is_none() {
             store.migrate().await?;
-            let _ = self.lineage.set(store.lineage().await?);
+            let _ = self.lineage.set(head.lineage.clone());
         }
         if !self.leads() {
             self.follows_another();
@@ -190,23 +189,23 @@ impl PublishedRules {
             return Ok(());
         }
         let heard = self.fleet.heard().borrow().clone();
-        let own = self.heard_of(head);
+        let own = heartbeat_of(&head);
         // Heartbeats do not yet return what was published a moment ago.
         let forgotten = heard != own && last.at.elapsed() >= HEARD_WITHIN;
-        if last.head != Some(head) || forgotten || last.retry.has_failed() {
-            if !last.retry.is_due(head, Instant::now()) {
+        if last.head.as_ref() != Some(&head) || forgotten || last.retry.has_failed() {
+            if !last.retry.is_due(&head, Instant::now()) {
                 return Ok(());
             }
-            (last.head, last.at, last.kept) = (Some(head), Instant::now(), Instant::now());
+            (last.head, last.at, last.kept) = (Some(head.clone()), Instant::now(), Instant::now());
             // The database changes before the fleet learns of it. So a fleet that knows a higher revision has it from before
             // a restore.
             let set_back = forgotten && heard.revision > own.revision;
-            let published = match !set_back && self.publish_override_changes(store, head).await? {
+            let published = match !set_back && self.publish_override_changes(store, &head).await? {
                 true => Ok(()),
-                false => self.publish_set(store, head, set_back).await?,
+                false => self.publish_set(store, &head, set_back).await?,
             };
-            last.retry.ended(head, &published, Instant::now());
-            self.note_distribution(head, &published);
+            last.retry.ended(&head, &published, Instant::now());
+            self.note_distribution(&head, &published);
         } else if last.kept.elapsed() >= KEEP_EVERY {
             last.kept = Instant::now();
             // Somebody else may have written it, under the revision that is in use.
@@ -215,10 +214,10 @@ impl PublishedRules {
             let published = match is_ours && self.all_read(CHANGES_BESIDE).await {
                 true => self.fleet.keep().await,
                 // A node that does not read changes may have joined since they were published.
-                false => self.publish_set(store, head, false).await?,
+                false => self.publish_set(store, &head, false).await?,
             };
-            last.retry.ended(head, &published, Instant::now());
-            self.note_distribution(head, &published);
+            last.retry.ended(&head, &published, Instant::now());
+            self.note_distribution(&head, &published);
         }
         Ok(())
     }
@@ -227,12 +226,12 @@ impl PublishedRules {
     async fn publish_set(
         self: &Arc<Self>,
         store: &RuleStore,
-        head: Head,
+        head: &Revision,
         set_back: bool,
     ) -> Result<Result<(), FleetError>, Error> {
-        let (own, store) = (self.clone(), store.clone());
+        let (own, store, head) = (self.clone(), store.clone(), head.clone());
         let published = async move {
-            let set = match own.rules.set_if_running(own.lineage.get(), head) {
+            let set = match own.rules.set_if_running(&head) {
                 Some(set) => set,
                 None => own.read_here(&store).await?,
             };
@@ -248,29 +247,23 @@ impl PublishedRules {
         self.fleet.nodes().await.is_ok_and(|notes| notes.iter().all(reads))
     }
 
-    /// What a heartbeat returns once the database's current state is published.
-    fn heard_of(&self, head: Head) -> Heard {
-        let lineage = self.lineage.get().cloned().unwrap_or_default();
-        let revision = head.version.saturating_add(head.overrides);
-        Heard { lineage, revision, mark: mark_of(head.marks) }
-    }
-
     /// Publishes the override changes since the set that the fleet has; false if the fleet needs a new set.
-    async fn publish_override_changes(&self, store: &RuleStore, head: Head) -> Result<bool, Error> {
+    async fn publish_override_changes(&self, store: &RuleStore, head: &Revision) -> Result<bool, Error> {
         let known = match self.fleet.fetch_changes().await {
             Ok(Some(known))
-                if self.lineage.get() == Some(&known.lineage)
-                    && (known.version, known.marks.version) == (head.version, head.marks.version) =>
+                if known.since.lineage == head.lineage
+                    && (known.since.version, known.since.marks.version)
+                        == (head.version, head.marks.version) =>
             {
                 known
             }
             _ => return Ok(false),
         };
-        if known.heard() == self.heard_of(head) {
+        if known.until() == *head {
             // Another node with this database has already published them.
             return Ok(true);
         }
-        let since = (known.overrides, known.marks.overrides);
+        let since = (known.since.overrides, known.since.marks.overrides);
         let Some(changes) = store.override_changes(since, head.overrides).await? else {
             return Ok(false);
         };
@@ -340,12 +333,15 @@ impl PublishedRules {
     }
 
     /// The rules that the other nodes run. Fetches only the changes if this node runs the set before them.
-    async fn fetch(self: &Arc<Self>, published: &Heard) -> Result<Option<PublishedSet>, FleetError> {
+    async fn fetch(
+        self: &Arc<Self>,
+        published: &PublishedRevision,
+    ) -> Result<Option<PublishedSet>, FleetError> {
         let changes = self.fleet.fetch_changes().await?;
-        if let Some(changes) = changes.filter(|changes| changes.heard() == *published) {
+        if let Some(changes) = changes.filter(|changes| heartbeat_of(&changes.until()) == *published) {
             let rules = self.rules.clone();
             let set = at_low_priority(move || changes.apply(rules.set_in_use())).await;
-            if set.heard() == *published && !self.rules.runs(published) {
+            if heartbeat_of(&set.revision) == *published && !self.rules.runs(published) {
                 return Ok(Some(set));
             }
         }
@@ -356,7 +352,7 @@ impl PublishedRules {
     async fn take_from(self: &Arc<Self>, store: &RuleStore) -> Result<(), Error> {
         // A caller that had to wait here finds what the previous one has read.
         let _reading = self.reading.lock().await;
-        if !self.rules.runs(&self.heard_of(store.head().await?)) {
+        if !self.rules.runs(&heartbeat_of(&store.head().await?)) {
             let set = self.read(store).await?;
             self.follow(set).await;
         }
@@ -379,11 +375,10 @@ impl PublishedRules {
     async fn read_here(&self, store: &RuleStore) -> Result<PublishedSet, Error> {
         store.migrate().await?;
         let head = store.head().await?;
-        let lineage = store.lineage().await?;
-        let _ = self.lineage.set(lineage.clone());
+        let _ = self.lineage.set(head.lineage.clone());
         let documents = store.documents(head.version).await?.to_documents();
         let in_use = self.rules.now();
-        let caught_up = match in_use.revision.lineage == lineage {
+        let caught_up = match in_use.revision.lineage == head.lineage {
             true => self.caught_up(store, in_use, head.overrides).await?,
             false => None,
         };
@@ -391,15 +386,7 @@ impl PublishedRules {
             Some(overrides) => overrides,
             None => store.all_overrides(self.clock.now()).await?,
         };
-        Ok(PublishedSet {
-            lineage,
-            version: head.version,
-            overrides: head.overrides,
-            marks: head.marks,
-            documents,
-            key_overrides,
-            serial: 0,
-        })
+        Ok(PublishedSet { revision: head, documents, key_overrides, serial: 0 })
     }
 
     /// The overrides at revision `until`, derived from those in use; `None` if some change since is unknown.
@@ -426,7 +413,7 @@ impl PublishedRules {
 
     /// Takes a set into use that was published while this node runs, and logs the changes.
     async fn follow(self: &Arc<Self>, set: PublishedSet) {
-        let (version, overrides) = (set.version, set.key_overrides.len());
+        let (version, overrides) = (set.revision.version, set.key_overrides.len());
         let log = move |rules: &RunningRules, changes: Option<RuleChanges>| match changes {
             Some(changes) => {
                 for lost in &changes.lost {
@@ -447,7 +434,7 @@ impl PublishedRules {
         set: PublishedSet,
         log: impl FnOnce(&RunningRules, Option<RuleChanges>) + Send + 'static,
     ) -> Result<(), String> {
-        let (version, overrides) = (set.version, set.overrides);
+        let (version, overrides) = (set.revision.version, set.revision.overrides);
         let rules = self.rules.clone();
         let taken =
             at_low_priority(move || rules.take_published(set).map(|changes| log(&rules, changes))).await;

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tidegate_fleet::PublishedRevision;
 use tidegate_limiter::Limiter;
 use tidegate_metrics::Metrics;
 use tidegate_rules::{
     Diagnostics, Flags, Format, OverrideEffect, RuleChanges, RuleSet, RuntimeOverride, Source, Timestamp,
 };
-use tidegate_rulestore::{Action, DocumentSet, Head, KeyOverride, Marks};
+use tidegate_rulestore::{Action, DocumentSet, KeyOverride, Revision};
 use tidegate_store::Clock;
 
-use super::fleet::{Heard, PublishedSet, mark_of};
+use super::fleet::{PublishedSet, heartbeat_of};
 
 /// Where rules come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,7 @@ impl Default for Base {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Running {
     pub(crate) base: Arc<Base>,
+    /// What of the published this is; if rules come from files, only its overrides.
     pub(crate) revision: Revision,
     pub(crate) overrides: Arc<Vec<KeyOverride>>,
     /// The published revision that does not compile here, and why.
@@ -58,25 +60,13 @@ pub(crate) struct Running {
     pub(crate) without_effect: Arc<Vec<(String, String)>>,
 }
 
-/// Identifies what was published, and where.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Revision {
-    /// The database it comes from.
-    pub(crate) lineage: String,
+impl Running {
     /// The version of the rules; 0 if they come from files.
-    pub(crate) version: u64,
-    /// The revision of the overrides: the number of changes so far.
-    pub(crate) overrides: u64,
-    /// Grows with every published change, even if rules come from files.
-    pub(crate) published: u64,
-    /// Distinguishes it from equal numbers in a restored database.
-    pub(crate) marks: Marks,
-}
-
-impl Revision {
-    /// Whether this is the revision that a heartbeat returned.
-    pub(crate) fn is(&self, heard: &Heard) -> bool {
-        self.lineage == heard.lineage && self.published == heard.revision && mark_of(self.marks) == heard.mark
+    pub(crate) fn version(&self) -> u64 {
+        match *self.base {
+            Base::Documents(_) => self.revision.version,
+            Base::Files(_) => 0,
+        }
     }
 }
 
@@ -174,7 +164,7 @@ impl RunningRules {
 
     /// The number of the published revision that runs.
     pub(crate) fn published_number(&self) -> u64 {
-        self.running.lock().revision.published
+        self.running.lock().revision.number()
     }
 
     /// The database of the published revision that runs.
@@ -183,10 +173,10 @@ impl RunningRules {
     }
 
     /// Whether this node runs that revision, or has refused it.
-    pub(super) fn runs(&self, published: &Heard) -> bool {
+    pub(super) fn runs(&self, published: &PublishedRevision) -> bool {
         let running = self.running.lock();
-        running.revision.is(published)
-            || running.refused.as_ref().is_some_and(|(refused, _)| refused.is(published))
+        let refused = running.refused.as_ref().map(|(refused, _)| refused);
+        [Some(&running.revision), refused].into_iter().flatten().any(|one| heartbeat_of(one) == *published)
     }
 
     /// Records why the published set cannot be read, if so, and returns what was recorded before.
@@ -247,21 +237,18 @@ impl RunningRules {
     pub(crate) fn take_published(&self, set: PublishedSet) -> Result<Option<RuleChanges>, String> {
         let _one_at_a_time = self.compiling.lock();
         let running = self.running.lock().clone();
-        let published = set.revision();
-        let (base, version) = match self.source {
+        let revision = set.revision;
+        let base = match self.source {
             RuleSource::Database => {
                 let documents = DocumentSet::new(set.documents);
-                let base = match &*running.base {
+                match &*running.base {
                     Base::Documents(same) if *same == documents => running.base.clone(),
                     _ => Arc::new(Base::Documents(documents)),
-                };
-                (base, set.version)
+                }
             }
-            RuleSource::Files(_) => (running.base.clone(), 0),
+            RuleSource::Files(_) => running.base.clone(),
         };
-        let revision =
-            Revision { lineage: set.lineage, version, overrides: set.overrides, published, marks: set.marks };
-        if version == 0 && self.source == RuleSource::Database {
+        if revision.version == 0 && self.source == RuleSource::Database {
             let why = "the other nodes load their rules from files, and this one has none".to_owned();
             self.running.lock().refused = Some((revision, why.clone()));
             return Err(why);
@@ -289,7 +276,7 @@ impl RunningRules {
             Ok(compiled) => compiled,
             Err(found) => {
                 let first = found.iter().next().map(ToString::to_string).unwrap_or_default();
-                let what = match wanted.revision.version {
+                let what = match wanted.version() {
                     0 => "the rules of the files do".to_owned(),
                     version => format!("version {version} does"),
                 };
@@ -306,7 +293,7 @@ impl RunningRules {
         let mut rules = rules.with_flags(&self.flags());
         if self.source == RuleSource::Database {
             // A ban takes the same rules into use once more; decisions keep naming the published version, which people know.
-            rules = rules.published_as(wanted.revision.version);
+            rules = rules.published_as(wanted.version());
         }
         let named =
             problems.into_iter().map(|problem| (wanted.overrides[problem.place].id.clone(), problem.message));
@@ -317,19 +304,15 @@ impl RunningRules {
         self.metrics.reloaded(&self.limiter.snapshot());
         wanted.digest = self.metrics.rules_digest();
         if self.source == RuleSource::Database {
-            self.metrics.runs_version(wanted.revision.version);
+            self.metrics.runs_version(wanted.version());
         }
         *self.running.lock() = wanted;
         Ok(changes)
     }
 
-    /// The published set, if it is what runs here and comes from this database, so that it need not be read again.
-    pub(super) fn set_if_running(&self, lineage: Option<&String>, head: Head) -> Option<PublishedSet> {
-        let revision = self.running.lock().revision.clone();
-        let is_it = self.source == RuleSource::Database
-            && lineage == Some(&revision.lineage)
-            && (revision.version, revision.overrides, revision.marks)
-                == (head.version, head.overrides, head.marks);
+    /// The published set, if it is what runs here, so that it need not be read again.
+    pub(super) fn set_if_running(&self, head: &Revision) -> Option<PublishedSet> {
+        let is_it = self.source == RuleSource::Database && self.running.lock().revision == *head;
         is_it.then(|| self.set_in_use())
     }
 
@@ -337,12 +320,8 @@ impl RunningRules {
     /// reads.
     pub(crate) fn set_in_use(&self) -> PublishedSet {
         let running = self.running.lock().clone();
-        let revision = running.revision;
         PublishedSet {
-            lineage: revision.lineage,
-            version: revision.published.saturating_sub(revision.overrides),
-            overrides: revision.overrides,
-            marks: revision.marks,
+            revision: running.revision,
             documents: running.base.documents(),
             key_overrides: running.overrides.to_vec(),
             serial: 0,

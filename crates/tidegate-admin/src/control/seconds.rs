@@ -23,7 +23,7 @@ impl ControlPlane {
             id: String::new(),
             name: self.identity.node.clone(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            version: running.revision.version,
+            version: running.version(),
             overrides: running.revision.overrides,
             rules: format!("{:016x}", running.digest),
             lineage: running.revision.lineage.clone(),

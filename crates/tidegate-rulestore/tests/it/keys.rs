@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::{
-    Action, AuditFilter, Head, KeyOverride, MOST_CHANGES, NewOverride, OverrideFilter, RuleStore,
+    Action, AuditFilter, KeyOverride, MOST_CHANGES, NewOverride, OverrideFilter, Revision, RuleStore,
 };
 
 use crate::world::{NOW, ann, on_both};
@@ -82,7 +82,7 @@ on_both!(changes_that_follow_what_was_lost_in_a_restore_are_not_taken_for_the_ne
     for user in ["2", "3"] {
         store.add_override(ban(user), &ann(), NOW).await.unwrap();
     }
-    let changes = async |since: Head| {
+    let changes = async |since: Revision| {
         store.override_changes((since.overrides, since.marks.overrides), 3).await.unwrap()
     };
     assert_eq!(changes(lost).await, None);

@@ -12,7 +12,7 @@ on_both!(many_nodes_may_start_at_once, |database| {
     }
     let mut lineages = Vec::new();
     while let Some(node) = nodes.join_next().await {
-        lineages.push(node.unwrap().unwrap().lineage().await.unwrap());
+        lineages.push(node.unwrap().unwrap().head().await.unwrap().lineage);
     }
     lineages.dedup();
     assert_eq!(lineages.len(), 1);

@@ -11,12 +11,13 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop, join_demands};
+use tidegate_fleet::StoredQuestion;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::answer::{answer, build, too_long};
 use crate::control::NodeIdentity;
-use crate::control::fleet::{Fleet, FleetAnswer, FleetError, FleetQuestion, NodeStatus};
+use crate::control::fleet::{Fleet, FleetAnswer, FleetError, NodeStatus};
 
 /// The most bytes of one node's answer. Large, because every missing line of a sample shortens what can be replayed.
 pub const MOST_ANSWER_BYTES: usize = 2 << 20;
@@ -150,7 +151,7 @@ impl FleetQuestions {
         }
         let id = self.new_question();
         let text = serde_json::to_vec(question).unwrap_or_default();
-        if let Err(error) = self.fleet.ask(&FleetQuestion { id, text }).await {
+        if let Err(error) = self.fleet.ask(&StoredQuestion { id, text }).await {
             return unknown(error.to_string());
         }
         self.wait_for(id, &others).await;
@@ -242,7 +243,7 @@ impl FleetQuestions {
         }
     }
 
-    async fn answer(&self, question: FleetQuestion) {
+    async fn answer(&self, question: StoredQuestion) {
         // A question of a newer release is not answered; the asking node lists this one as missing.
         let Ok(wanted) = serde_json::from_slice::<Question>(&question.text) else { return };
         let log = self.decisions.clone();

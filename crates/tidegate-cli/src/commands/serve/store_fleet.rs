@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_admin::{
-    CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, HistoryChunk,
-    HistoryRow, MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeStatus, NoteFuture, PublishedSet, Resolution,
-    WHOLE_SET, at_low_priority, without_replaced,
+    CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, HistoryChunk, HistoryRow,
+    MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeStatus, NoteFuture, PublishedSet, Resolution, WHOLE_SET,
+    at_low_priority, heartbeat_of, without_replaced,
 };
 use tidegate_fleet::{
     Answered, FleetHistory, FleetStore, LONGEST_ANSWER, LimiterNote, Over, Published, PublishedRevision,
     Publishing, StoredQuestion,
 };
+use tidegate_rulestore::Revision;
 use tidegate_store::{Clock, StoreError};
 use tokio::sync::watch;
 
@@ -37,13 +38,14 @@ pub(super) struct StoreFleet {
     found: Mutex<(PublishedRevision, Option<String>)>,
     /// Minutes and hours that are complete.
     past: Mutex<HashMap<(Resolution, u64), HistoryChunk>>,
-    heard: watch::Sender<Heard>,
-    questions: watch::Sender<Vec<FleetQuestion>>,
+    heard: watch::Sender<PublishedRevision>,
+    questions: watch::Sender<Vec<StoredQuestion>>,
 }
 
 impl StoreFleet {
     pub(super) fn new(store: Arc<dyn FleetStore>, clock: Arc<dyn Clock>, seal: Option<Seal>) -> Arc<Self> {
-        let (heard, questions) = (watch::Sender::new(Heard::default()), watch::Sender::new(Vec::new()));
+        let (heard, questions) =
+            (watch::Sender::new(PublishedRevision::default()), watch::Sender::new(Vec::new()));
         let (latest, found, past) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
         Arc::new(StoreFleet { store, clock, seal, latest, found, past, heard, questions })
     }
@@ -62,18 +64,14 @@ impl StoreFleet {
                     newest = newest.max(revision.serial);
                     self.latest.fetch_max(newest, Ordering::Relaxed);
                     let PublishedRevision { lineage, revision, mark, .. } = revision.clone();
-                    Heard { lineage, revision, mark }
+                    PublishedRevision { lineage, revision, mark, ..PublishedRevision::default() }
                 }
-                Some(_) => Heard::default(),
+                Some(_) => PublishedRevision::default(),
             };
             *self.found.lock().unwrap_or_else(PoisonError::into_inner) = (revision, distrust);
             self.heard.send_replace(heard);
-            let asked: Vec<FleetQuestion> = questions
-                .borrow_and_update()
-                .iter()
-                .filter(|asked| self.has_signed(Purpose::Question { id: asked.id }, &asked.text))
-                .map(|question| FleetQuestion { id: question.id, text: question.text.clone() })
-                .collect();
+            let mut asked = questions.borrow_and_update().clone();
+            asked.retain(|asked| self.has_signed(Purpose::Question { id: asked.id }, &asked.text));
             self.questions.send_replace(asked);
             let changed = tokio::select! {
                 changed = revisions.changed() => changed,
@@ -132,10 +130,8 @@ impl StoreFleet {
         self.clock.now().as_micros().max(known.saturating_add(1))
     }
 
-    fn sealed(&self, heard: Heard, serial: u64) -> PublishedRevision {
-        let Heard { lineage, revision, mark } = heard;
-        let mut sealed =
-            PublishedRevision { lineage, revision, mark, serial, ..PublishedRevision::default() };
+    fn sealed(&self, revision: &Revision, serial: u64) -> PublishedRevision {
+        let mut sealed = PublishedRevision { serial, ..heartbeat_of(revision) };
         if let Some(seal) = &self.seal {
             sealed.seal = seal.signature(Purpose::Revision, &[&named(&sealed)]);
         }
@@ -174,7 +170,7 @@ impl StoreFleet {
     async fn publish_over(&self, set: PublishedSet, over: Over<'_>) -> Result<(), FleetError> {
         let serial = self.next_serial().await;
         let set = PublishedSet { serial, ..set };
-        let revision = self.sealed(set.heard(), serial);
+        let revision = self.sealed(&set.revision, serial);
         let changes = self.changes_bytes(&ChangesSince::none(&set))?;
         let seal = self.seal.clone();
         let written = at_low_priority(move || {
@@ -222,7 +218,7 @@ impl StoreFleet {
 impl Fleet for StoreFleet {
     fn publish(&self, set: PublishedSet, set_back: bool) -> NoteFuture<'_, ()> {
         Box::pin(async move {
-            let intruder = self.intruder(&set.lineage).await;
+            let intruder = self.intruder(&set.revision.lineage).await;
             let over = match (&intruder, set_back) {
                 (Some(intruder), _) => Over::This(intruder),
                 (None, true) => Over::Restored,
@@ -248,7 +244,7 @@ impl Fleet for StoreFleet {
             let serial = self.next_serial().await;
             let changes = ChangesSince { serial, ..changes.clone() };
             let (known, bytes) = (self.changes_bytes(known)?, self.changes_bytes(&changes)?);
-            let (revision, told) = (self.sealed(changes.heard(), serial), (&bytes[..], CHANGES_BESIDE));
+            let (revision, told) = (self.sealed(&changes.until(), serial), (&bytes[..], CHANGES_BESIDE));
             let taken = self.store.publish_changes(&revision, &known, told).await.map_err(failed)?;
             if taken {
                 self.latest.fetch_max(serial, Ordering::Relaxed);
@@ -333,7 +329,7 @@ impl Fleet for StoreFleet {
         })
     }
 
-    fn ask<'a>(&'a self, question: &'a FleetQuestion) -> NoteFuture<'a, ()> {
+    fn ask<'a>(&'a self, question: &'a StoredQuestion) -> NoteFuture<'a, ()> {
         Box::pin(async move {
             let text = self.signed(Purpose::Question { id: question.id }, question.text.clone());
             let question = StoredQuestion { id: question.id, text };
@@ -344,7 +340,7 @@ impl Fleet for StoreFleet {
         })
     }
 
-    fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>> {
+    fn questions(&self) -> watch::Receiver<Vec<StoredQuestion>> {
         self.questions.subscribe()
     }
 
@@ -389,7 +385,7 @@ impl Fleet for StoreFleet {
         Box::pin(async move { self.store.forget_question(id).await.map_err(failed) })
     }
 
-    fn heard(&self) -> watch::Receiver<Heard> {
+    fn heard(&self) -> watch::Receiver<PublishedRevision> {
         self.heard.subscribe()
     }
 
