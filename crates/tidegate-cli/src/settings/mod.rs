@@ -31,7 +31,7 @@ use tidegate_limiter::ShedderConfig;
 use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::rules::RuleFiles;
-pub(crate) use config::Config;
+pub(crate) use config::{Config, Limits};
 pub(crate) use control::{ControlSettings, DatabaseChoice};
 pub(crate) use diagnose::suggest;
 use flags::Flags;
@@ -39,9 +39,9 @@ use listeners::{ListenerTls, Tokens};
 use proxy::Proxy;
 pub(crate) use store::{StoreSettings, StoreUrl, shows_a_password};
 use telemetry::{Alerts, Telemetry};
-pub(crate) use values::Span;
-use values::{Count, ListenAddr, Switch};
+pub(crate) use values::{Count, Span};
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, ResetForm, RlsHeaders};
+use values::{ListenAddr, Switch};
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 const DEFAULT_GRPC: &str = "127.0.0.1:8081";
@@ -75,7 +75,7 @@ pub(crate) struct Settings {
     pub(crate) proxy: Option<Proxy>,
     pub(crate) shedding: Option<ShedderConfig>,
     pub(crate) decision_log: Option<DecisionLogConfig>,
-    pub(crate) bounds: Bounds,
+    pub(crate) limits: Limits,
     pub(crate) workers: Option<NonZeroUsize>,
     pub(crate) drain: DrainTimes,
     pub(crate) log_filter: LogFilter,
@@ -96,40 +96,6 @@ pub(crate) struct DrainTimes {
 /// Long enough for a load balancer that polls every second, and for Kubernetes to propagate it; with the drain timeout less
 /// than the 30 s after which Kubernetes kills.
 const DEFAULT_DRAIN_DELAY: Duration = Duration::from_secs(3);
-
-/// Bounds; `None` is the part's own default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    pub(crate) max_cells: Option<NonZeroUsize>,
-    pub(crate) max_log_bytes: Option<NonZeroUsize>,
-    pub(crate) max_connections: Option<NonZeroUsize>,
-    pub(crate) max_body: Option<NonZeroUsize>,
-    pub(crate) max_connections_per_peer: Option<NonZeroUsize>,
-    pub(crate) max_connection_memory: Option<NonZeroUsize>,
-    pub(crate) max_worker_memory: Option<NonZeroUsize>,
-    pub(crate) head_timeout: Option<Duration>,
-    pub(crate) body_timeout: Option<Duration>,
-    pub(crate) idle_timeout: Option<Duration>,
-}
-
-impl Bounds {
-    fn of(limits: config::Limits) -> Self {
-        let count = |count: Option<Count>| count.map(|Count(most)| most);
-        let span = |span: Option<Span>| span.map(|Span(span)| span);
-        Bounds {
-            max_cells: count(limits.max_cells),
-            max_log_bytes: count(limits.max_log_bytes),
-            max_connections: count(limits.max_connections),
-            max_body: count(limits.max_body),
-            max_connections_per_peer: count(limits.max_connections_per_peer),
-            max_connection_memory: count(limits.max_connection_memory),
-            max_worker_memory: count(limits.max_worker_memory),
-            head_timeout: span(limits.head_timeout),
-            body_timeout: span(limits.body_timeout),
-            idle_timeout: span(limits.idle_timeout),
-        }
-    }
-}
 
 /// Rejects two drafts at once: their headers have the same names.
 fn check_headers(sets: &[HeaderSet]) -> Result<(), Failure> {
@@ -234,7 +200,7 @@ impl Settings {
             proxy,
             shedding: shedding.map(|section| section.settings()).transpose()?,
             decision_log: decision_log.map(|section| section.settings()).transpose()?,
-            bounds: Bounds::of(limits),
+            limits,
             workers: workers.map(|Count(workers)| workers),
             drain: DrainTimes {
                 delay: drain.delay.map_or(DEFAULT_DRAIN_DELAY, |Span(delay)| delay),

@@ -19,7 +19,7 @@ use tidegate_store_redis::TimeSource;
 use tidegate_store_redis::{Finding, KeyKind, Operation, Reason, RedisConfig, RedisStore, ServerReport};
 
 use crate::failure::Failure;
-use crate::settings::{Bounds, Settings, StoreSettings, StoreUrl};
+use crate::settings::{Count, Limits, Settings, StoreSettings, StoreUrl};
 
 /// Where counters live.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ impl Backend {
     pub(super) fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, Failure> {
         match &settings.store.url {
             StoreUrl::Memory => {
-                Ok(Backend::Memory(Arc::new(MemoryStore::new(memory_bounds(&settings.bounds)))))
+                Ok(Backend::Memory(Arc::new(MemoryStore::new(memory_bounds(&settings.limits)))))
             }
             StoreUrl::Redis(url) => {
                 let config = redis_config(&settings.store, metrics);
@@ -300,11 +300,11 @@ fn tell_once(report: &ServerReport, told: &mut Vec<String>) {
     }
 }
 
-fn memory_bounds(bounds: &Bounds) -> MemoryConfig {
+fn memory_bounds(limits: &Limits) -> MemoryConfig {
     let default = MemoryConfig::default();
     MemoryConfig::new()
-        .max_cells(bounds.max_cells.map_or(default.max_cells, |cells| cells.get()))
-        .max_log_bytes(bounds.max_log_bytes.map_or(default.max_log_bytes, |bytes| bytes.get()))
+        .max_cells(limits.max_cells.map_or(default.max_cells, |Count(cells)| cells.get()))
+        .max_log_bytes(limits.max_log_bytes.map_or(default.max_log_bytes, |Count(bytes)| bytes.get()))
 }
 
 fn redis_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> RedisConfig {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -31,7 +30,7 @@ use super::secrets::Reloads;
 use crate::failure::Failure;
 use crate::settings::listeners::resp_users;
 use crate::settings::proxy::{Proxy as ProxySection, check_identity};
-use crate::settings::{HeaderSet, ResetForm, RlsHeaders, Settings, Span, suggest};
+use crate::settings::{Count, HeaderSet, ResetForm, RlsHeaders, Settings, Span, suggest};
 
 /// A running data plane, its gRPC health reporter, and the limiter of each worker.
 pub(super) struct Running {
@@ -229,11 +228,11 @@ fn resp_settings(settings: &Settings) -> Result<RespSettings, Failure> {
 
 fn service_settings(settings: &Settings) -> ServiceSettings {
     let mut limits = HttpLimits::default();
-    let bounds = &settings.bounds;
-    limits.max_body_bytes = bounds.max_body.map_or(limits.max_body_bytes, |most| most.get());
-    limits.head_timeout = bounds.head_timeout.unwrap_or(limits.head_timeout);
-    limits.body_timeout = bounds.body_timeout.unwrap_or(limits.body_timeout);
-    limits.idle_timeout = bounds.idle_timeout.unwrap_or(limits.idle_timeout);
+    let (given, time) = (&settings.limits, |Span(time)| time);
+    limits.max_body_bytes = given.max_body.map_or(limits.max_body_bytes, |Count(most)| most.get());
+    limits.head_timeout = given.head_timeout.map_or(limits.head_timeout, time);
+    limits.body_timeout = given.body_timeout.map_or(limits.body_timeout, time);
+    limits.idle_timeout = given.idle_timeout.map_or(limits.idle_timeout, time);
     let headers = settings.headers.iter().map(|set| match set {
         HeaderSet::XRateLimit => headers::HeaderSet::XRatelimit,
         HeaderSet::Ietf => headers::HeaderSet::Ietf,
@@ -271,19 +270,19 @@ fn service_settings(settings: &Settings) -> ServiceSettings {
 }
 
 fn runtime_settings(settings: &Settings) -> Result<runtime::Settings, Failure> {
-    let (default, bounds) = (runtime::Settings::default(), &settings.bounds);
+    let (default, limits) = (runtime::Settings::default(), &settings.limits);
     let workers = settings.workers.unwrap_or(default.workers);
-    let wanted = bounds.max_connections.unwrap_or(default.max_connections);
-    let count = |given: Option<NonZeroUsize>, default| given.map_or(default, |most| most.get());
+    let wanted = limits.max_connections.map_or(default.max_connections, |Count(most)| most);
+    let count = |given: Option<Count>, default| given.map_or(default, |Count(most)| most.get());
     // A body of the largest size must fit.
-    let connection_memory = count(bounds.max_connection_memory, default.connection_memory)
-        .max(2 * count(bounds.max_body, HttpLimits::default().max_body_bytes));
+    let connection_memory = count(limits.max_connection_memory, default.connection_memory)
+        .max(2 * count(limits.max_body, HttpLimits::default().max_body_bytes));
     Ok(runtime::Settings {
         workers,
         max_connections: open_files::fit(wanted, &open_files::Needs::of(settings, workers))?,
-        max_connections_per_peer: bounds.max_connections_per_peer,
+        max_connections_per_peer: limits.max_connections_per_peer.map(|Count(most)| most),
         connection_memory,
-        worker_memory: count(bounds.max_worker_memory, default.worker_memory).max(connection_memory),
+        worker_memory: count(limits.max_worker_memory, default.worker_memory).max(connection_memory),
         drain_deadline: settings.drain.timeout.unwrap_or(default.drain_deadline),
         ..default
     })
