@@ -6,7 +6,7 @@ use serde::Serialize;
 use tidegate_limiter::{CheckRequest, LeaseToken, Settled, Settlement};
 use tidegate_rules::Match;
 
-use crate::also::{AlsoAsked, OwnLimit, also_asked, own_limit};
+use crate::extra_descriptors::{AlsoAsked, OwnLimit, also_asked, own_limit};
 use crate::record::{Digester, Record, When, as_map, as_text, is_zero, most_telling, short};
 
 /// The most limits that a refund names.

@@ -7,10 +7,10 @@
 //! [`Demand`] tracks their peak usage, to suggest limits. Releases, renewals and refunds are lines of their own, so that
 //! decisions can be replayed. The data of several nodes can be merged.
 
-mod also;
 mod config;
 mod demand;
 mod event;
+mod extra_descriptors;
 mod histogram;
 mod log;
 mod record;
@@ -20,14 +20,14 @@ mod sink;
 mod table;
 mod top;
 
-pub use also::{AlsoAsked, OwnLimit};
 pub use config::{Clear, DecisionLogConfig, FileConfig};
 pub use demand::{
     Demand, LimitDemand, NamedPeak, Peak, Run, SuggestedLimit, confidence_percent, join_demands,
 };
 pub use event::{Entry, Event, EventKind};
+pub use extra_descriptors::{AlsoAsked, OwnLimit};
 pub use histogram::Histogram;
 pub use log::{DecisionLog, LogStats};
 pub use record::{Digester, Record, Verdict, is_hash};
 pub use ring::{Found, Query, Steps};
-pub use top::{By, RuleTop, Top, TopCaller, TopCallers, merge};
+pub use top::{RankBy, RuleTop, Top, TopCaller, TopCallers, merge};

@@ -17,7 +17,7 @@ use crate::record::{Digester, LONGEST_NAME, Record, When};
 use crate::ring::{Found, Query, Ring, search};
 use crate::sample::{Admissions, PerSecond};
 use crate::sink::Sink;
-use crate::top::{By, Noted, Top, TopCallers};
+use crate::top::{Noted, RankBy, Top, TopCallers};
 
 /// The most attributes in the key of a ranked caller, and the most bytes before values are replaced by their hashes.
 const MOST_PARTS: usize = 16;
@@ -231,7 +231,7 @@ impl DecisionLog {
 
     /// The current `most` top callers of a rule.
     #[must_use]
-    pub fn top_of(&self, domain: &str, rule: &str, by: By, most: usize) -> Top {
+    pub fn top_of(&self, domain: &str, rule: &str, by: RankBy, most: usize) -> Top {
         self.top.top((domain, rule), by, most, self.clock.now().as_micros())
     }
 

@@ -10,9 +10,9 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_limiter::{Decided, Incurred, LeaseToken, Patience, Report, ReportKind, RuleResult};
 use tidegate_rules::Match;
 
-use crate::also::{AlsoAsked, OwnLimit, also_asked, own_limit};
 use crate::config::Clear;
 use crate::event::as_mark;
+use crate::extra_descriptors::{AlsoAsked, OwnLimit, also_asked, own_limit};
 
 /// The most attributes in a line, and the longest names and values.
 const MOST_ATTRIBUTES: usize = 16;

@@ -26,7 +26,7 @@ const AGES_DIFFER_US: u64 = 5_000_000;
 /// The ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum RankBy {
     /// By refused requests.
     Refused,
     /// By hits requested.
@@ -136,12 +136,12 @@ impl TopCallers {
     /// The `most` top callers of a rule at `now_us`. Ranked by nearness, callers with an unknown remainder come last; they
     /// are included because a merge with other nodes needs their counts.
     #[must_use]
-    pub fn top(&self, (domain, rule): (&str, &str), by: By, most: usize, now_us: u64) -> Top {
+    pub fn top(&self, (domain, rule): (&str, &str), by: RankBy, most: usize, now_us: u64) -> Top {
         let rules = self.rules.lock();
         let Some(ranked) = rules.get(&Name::new([domain, rule, ""])) else { return Top::default() };
         let of = |rankings: &Rankings| match by {
-            By::Refused => rankings.refused.top(now_us),
-            By::Used | By::Near => rankings.used.top(now_us),
+            RankBy::Refused => rankings.refused.top(now_us),
+            RankBy::Used | RankBy::Near => rankings.used.top(now_us),
         };
         let tops: Vec<Top> =
             [Some(&ranked.current), ranked.earlier.as_ref()].into_iter().flatten().map(of).collect();
@@ -188,10 +188,10 @@ impl Top {
         self.most_error = self.most_error.max(left_out.unwrap_or(0));
     }
 
-    fn rank(&mut self, by: By) {
+    fn rank(&mut self, by: RankBy) {
         self.callers.sort_by(|a, b| match by {
-            By::Refused | By::Used => (b.count, &a.key).cmp(&(a.count, &b.key)),
-            By::Near => {
+            RankBy::Refused | RankBy::Used => (b.count, &a.key).cmp(&(a.count, &b.key)),
+            RankBy::Near => {
                 let near = |one: &TopCaller| one.left_permille.unwrap_or(u64::MAX);
                 (near(a), b.count, &a.key).cmp(&(near(b), a.count, &b.key))
             }
@@ -205,9 +205,9 @@ impl Top {
 /// hour old and long refilled, as all nodes share the cell. Among nodes that saw it at about the same time the order is
 /// unknown, so the smallest number counts and a caller at its limit is not hidden.
 #[must_use]
-pub fn merge(tops: &[Top], by: By, most: usize) -> Top {
+pub fn merge(tops: &[Top], by: RankBy, most: usize) -> Top {
     let mut merged = join(tops);
-    if by == By::Near {
+    if by == RankBy::Near {
         merged.callers.retain(|caller| caller.left_permille.is_some());
     }
     merged.rank(by);
@@ -412,7 +412,7 @@ mod tests {
     fn counts_of_a_zipf_load_are_exact_within_the_stated_error() {
         let top = TopCallers::default();
         let exact = zipf(20_000, 200_000, 0x9e37_79b9, |caller| note(&top, caller));
-        let found = top.top(("api", "r"), By::Used, PLACES, 0);
+        let found = top.top(("api", "r"), RankBy::Used, PLACES, 0);
         assert_eq!(found.total, 200_000);
         assert!(found.most_error <= 200_000 / PLACES as u64, "{}", found.most_error);
         for caller in &found.callers {
@@ -438,8 +438,8 @@ mod tests {
             turn += 1;
             note(&nodes[turn % 3], caller);
         });
-        let tops = nodes.each_ref().map(|node| node.top(("api", "r"), By::Used, PLACES, 0));
-        let merged = merge(&tops, By::Used, 20);
+        let tops = nodes.each_ref().map(|node| node.top(("api", "r"), RankBy::Used, PLACES, 0));
+        let merged = merge(&tops, RankBy::Used, 20);
         assert_eq!((merged.total, merged.callers.len()), (90_000, 20));
         for caller in &merged.callers {
             let truth = exact[number(caller)];
@@ -480,9 +480,12 @@ mod tests {
         one("calm", 100, false, 900);
         one("near", 10, false, 20);
         one("refused", 30, true, 500);
-        let first = |by: By| top.top(("api", "r"), by, 1, 0).callers[0].key[0].1.clone();
-        assert_eq!([first(By::Used), first(By::Near), first(By::Refused)], ["calm", "near", "refused"]);
-        assert_eq!(top.top(("api", "other"), By::Used, 5, 0), Top::default());
+        let first = |by: RankBy| top.top(("api", "r"), by, 1, 0).callers[0].key[0].1.clone();
+        assert_eq!(
+            [first(RankBy::Used), first(RankBy::Near), first(RankBy::Refused)],
+            ["calm", "near", "refused"]
+        );
+        assert_eq!(top.top(("api", "other"), RankBy::Used, 5, 0), Top::default());
     }
 
     #[test]
@@ -494,12 +497,12 @@ mod tests {
             note(&nodes[turn % 2], caller);
         });
         let tops = nodes.each_ref().map(|node| {
-            let mut top = node.top(("api", "r"), By::Used, PLACES, 0);
+            let mut top = node.top(("api", "r"), RankBy::Used, PLACES, 0);
             top.cut(3_000);
             assert!((5..60).contains(&top.callers.len()), "{}", top.callers.len());
             top
         });
-        for caller in &merge(&tops, By::Used, PLACES).callers {
+        for caller in &merge(&tops, RankBy::Used, PLACES).callers {
             let truth = exact[number(caller)];
             assert!(caller.count >= truth && caller.count - caller.error <= truth, "{caller:?}: {truth}");
         }
@@ -516,11 +519,11 @@ mod tests {
             node
         };
         let merged = |nodes: [(&TopCallers, u64); 2]| {
-            let tops = nodes.map(|(node, now_us)| node.top(("api", "r"), By::Near, 9, now_us));
+            let tops = nodes.map(|(node, now_us)| node.top(("api", "r"), RankBy::Near, 9, now_us));
             let mut turned = tops.clone();
             turned.reverse();
-            let found = merge(&tops, By::Near, 1);
-            assert_eq!(found, merge(&turned, By::Near, 1));
+            let found = merge(&tops, RankBy::Near, 1);
+            assert_eq!(found, merge(&turned, RankBy::Near, 1));
             (found.callers[0].left_permille, found.callers[0].left_ago_us, found.callers[0].count)
         };
         // Clocks differ by an hour: only ages are reported.
@@ -546,10 +549,10 @@ mod tests {
         note(&nodes[0], "busy", 1_000, Some(900));
         note(&nodes[0], "banned", 70, None);
         ["near", "next", "calm", "busy", "banned"].iter().for_each(|user| note(&nodes[1], user, 1, Some(0)));
-        let mut tops = nodes.each_ref().map(|node| node.top(("api", "r"), By::Near, PLACES, 0));
+        let mut tops = nodes.each_ref().map(|node| node.top(("api", "r"), RankBy::Near, PLACES, 0));
         tops[0].cut(300);
         assert_eq!(tops[0].callers.len(), 2, "the first that is cut is not the busiest: {:?}", tops[0]);
-        let merged = merge(&tops, By::Near, PLACES);
+        let merged = merge(&tops, RankBy::Near, PLACES);
         for (user, truth) in [("near", 4), ("next", 6), ("calm", 21), ("busy", 1_001), ("banned", 71)] {
             let one = merged.callers.iter().find(|one| one.key[0].1 == user).unwrap();
             assert!(one.count >= truth && one.count - one.error <= truth, "{one:?}: {truth}");
@@ -565,8 +568,8 @@ mod tests {
         at(1, 1);
         at(2, 1);
         at(hour + 3, 2);
-        assert_eq!(top.top(("api", "r"), By::Used, 5, 0).total, 3);
+        assert_eq!(top.top(("api", "r"), RankBy::Used, 5, 0).total, 3);
         at(2 * hour + 5, 2);
-        assert_eq!(top.top(("api", "r"), By::Used, 5, 0).total, 2);
+        assert_eq!(top.top(("api", "r"), RankBy::Used, 5, 0).total, 2);
     }
 }

@@ -1,6 +1,6 @@
 //! Replays requests through the real limiter, with the clock set to the time of each line.
 
-mod in_turn;
+mod leap;
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use tidegate_limiter::{
 use tidegate_rules::{Rule, RuleSet};
 use tidegate_store::{Clock as _, ManualClock, MemoryConfig, MemoryStore};
 
-use self::in_turn::Leap;
+use self::leap::Leap;
 use crate::asked::{Spending, with_request};
 use crate::callers::Side;
+use crate::caveats::HashedValues;
 use crate::leases::{Holds, Leases};
 use crate::merge::{MergeByTime, MergedLine};
 use crate::parse::{BadLine, Format, Parser, Recorded, Tells};
-use crate::past::HashedValues;
 use crate::race_order::{LONGEST, More, RaceOrder};
 use crate::reader::{Line, Reader};
 use crate::reorder::{Order, Reorder};
 use crate::report::{BadLineExample, Lines, Report};
-use crate::ruled::{Ruled, at_once};
+use crate::side::{Ruled, at_once};
 use crate::summary::{RuleTally, Tally, printable_start};
 
 /// Options of a replay.
@@ -218,7 +218,7 @@ impl Replay {
                 let read = parser.read(text, &mut recorded);
                 recorded.at = line.by_the_store(recorded.at);
                 match read {
-                    Ok(()) => self.play_in_turn(&recorded, text),
+                    Ok(()) => self.play_unless_leap(&recorded, text),
                     Err(bad) => self.bad_line(bad, text),
                 }
             }

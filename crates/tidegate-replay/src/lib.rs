@@ -11,28 +11,28 @@
 
 mod asked;
 mod callers;
+mod caveats;
 mod demand;
 mod engine;
 mod latest;
 mod leases;
 mod merge;
 mod parse;
-mod past;
 mod race_order;
 mod reader;
 mod render;
 mod reorder;
 mod report;
-mod ruled;
+mod side;
 mod summary;
 mod timeline;
 
+pub use caveats::HashedValues;
 pub use engine::{Options, Replay, Verdicts};
 pub use merge::{LogSource, MergeByTime, MergedLine, OpenLog};
 pub use parse::{
     Also, Attributes, BadLine, Format, Own, Parser, Rank, Recorded, Tells, UnknownFormat, decision_line,
 };
-pub use past::HashedValues;
 pub use reader::{Line, MOST_LINE_BYTES, Reader};
 pub use render::{Chart, html, svg, text};
 pub use reorder::Order;

@@ -6,10 +6,10 @@ use tidegate_rules::{Match, Mode, Rule, RuleSet};
 use tidegate_store::MemoryStats;
 
 use crate::callers::{Caller, Callers, LimitTrack, Side, printable, shown};
+use crate::caveats::{Past, Unknown};
 use crate::engine::Options;
 use crate::leases::LeaseCounts;
 use crate::parse::Recorded;
-use crate::past::{Past, Unknown};
 use crate::report::{
     CallerReport, Counts, LimitReport, Lines, Otherwise, Peak, Report, RuleChange, RuleReport, Suggestion,
 };

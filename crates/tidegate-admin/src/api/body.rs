@@ -13,8 +13,8 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::problem::Problem;
+use super::replay_log;
 use super::uploads::length;
-use super::what_if;
 use crate::low_priority::at_low_priority;
 
 /// The longest time to receive a body. Connections are few, and a slow sender must not hold one: signing in needs no token.
@@ -59,7 +59,7 @@ async fn read(request: Request) -> Result<BytesMut, Problem> {
         let piece = piece.map_err(|_| Problem::too_large())?;
         // What was announced, once it has begun to come: the system gives the memory as it is filled.
         if whole.is_empty() && length > piece.len() {
-            whole.reserve(length.min(what_if::MOST_BYTES));
+            whole.reserve(length.min(replay_log::MOST_BYTES));
         }
         whole.extend_from_slice(&piece);
         // A body that is all there must not keep this thread to its end.

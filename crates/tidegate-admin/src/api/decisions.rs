@@ -9,7 +9,9 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_decisions::{By, DecisionLog, Query as Search, RuleTop, Steps, Top, Verdict, is_hash, merge};
+use tidegate_decisions::{
+    DecisionLog, Query as Search, RankBy, RuleTop, Steps, Top, Verdict, is_hash, merge,
+};
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::Role;
 
@@ -233,9 +235,9 @@ pub(crate) async fn top(
 ) -> Answer<Json<Value>> {
     let log = log_of(&control)?;
     let by = match wanted.by.as_deref() {
-        None | Some("refused") => By::Refused,
-        Some("used") => By::Used,
-        Some("near") => By::Near,
+        None | Some("refused") => RankBy::Refused,
+        Some("used") => RankBy::Used,
+        Some("near") => RankBy::Near,
         Some(_) => return Err(Problem::field("by", "it is refused, used or near")),
     };
     let most = wanted.limit.unwrap_or(10).min(MOST);

@@ -18,7 +18,7 @@ use tidegate_rulestore::{Role, Secret, TokenKind};
 use super::caller::Caller;
 use super::cookie;
 use super::problem::Problem;
-use super::{Needs, ROUTES};
+use super::{ROUTES, RouteAccess};
 use crate::control::ControlPlane;
 
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
@@ -38,8 +38,8 @@ pub(crate) async fn guard(
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
     let mut routes = ROUTES.iter().filter(|(known, ..)| *known == path);
     let needs = match routes.clone().find(|(_, known, _)| *known == method) {
-        Some((_, _, Needs::Nobody)) => return next.run(request).await,
-        Some((_, _, Needs::Role(role))) => *role,
+        Some((_, _, RouteAccess::Public)) => return next.run(request).await,
+        Some((_, _, RouteAccess::Role(role))) => *role,
         // No such route or method: the router says so, but only to authenticated callers.
         None if routes.next().is_some() || path.is_empty() || path.contains("{*") => Role::Viewer,
         None => return Problem::not_found("there is no such route").into_response(),

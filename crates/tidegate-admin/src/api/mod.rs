@@ -12,12 +12,12 @@ mod events;
 mod explain;
 mod guard;
 mod keys;
-mod literals;
 mod overrides;
 mod pieces;
-mod preview;
 mod problem;
 mod publish;
+mod replay_log;
+mod replay_sample;
 mod rules;
 mod session;
 mod sessions;
@@ -25,9 +25,9 @@ mod stats;
 mod status;
 mod suggestions;
 mod tokens;
+mod unhash;
 mod uploads;
 mod versions;
-mod what_if;
 mod when;
 
 use std::sync::Arc;
@@ -55,18 +55,18 @@ const MOST_BODY_BYTES: usize = 64 << 10;
 
 /// The role that a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
-    Nobody,
+pub(crate) enum RouteAccess {
+    Public,
     Role(Role),
 }
 
-const ANYONE: Needs = Needs::Nobody;
-const VIEWER: Needs = Needs::Role(Role::Viewer);
-const EDITOR: Needs = Needs::Role(Role::Editor);
-const ADMIN: Needs = Needs::Role(Role::Admin);
+const PUBLIC: RouteAccess = RouteAccess::Public;
+const VIEWER: RouteAccess = RouteAccess::Role(Role::Viewer);
+const EDITOR: RouteAccess = RouteAccess::Role(Role::Editor);
+const ADMIN: RouteAccess = RouteAccess::Role(Role::Admin);
 
 /// Every route: path, method, and required role. A test compares it with the OpenAPI description.
-pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
+pub(crate) const ROUTES: &[(&str, &str, RouteAccess)] = &[
     ("/admin/v1/alerts", "GET", VIEWER),
     ("/admin/v1/alerts/silences", "GET", VIEWER),
     ("/admin/v1/alerts/silences", "POST", EDITOR),
@@ -83,7 +83,7 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/keys/top", "GET", VIEWER),
     ("/admin/v1/nodes", "GET", VIEWER),
     ("/admin/v1/nodes/lead", "POST", ADMIN),
-    ("/admin/v1/openapi.json", "GET", ANYONE),
+    ("/admin/v1/openapi.json", "GET", PUBLIC),
     ("/admin/v1/replay", "POST", EDITOR),
     ("/admin/v1/replay/log", "POST", VIEWER),
     ("/admin/v1/rules", "GET", VIEWER),
@@ -94,10 +94,10 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/rules/{domain}/{rule}", "PUT", EDITOR),
     ("/admin/v1/session", "DELETE", VIEWER),
     ("/admin/v1/session", "GET", VIEWER),
-    ("/admin/v1/session", "POST", ANYONE),
+    ("/admin/v1/session", "POST", PUBLIC),
     ("/admin/v1/session", "PUT", VIEWER),
     ("/admin/v1/session/link", "POST", VIEWER),
-    ("/admin/v1/session/token", "POST", ANYONE),
+    ("/admin/v1/session/token", "POST", PUBLIC),
     ("/admin/v1/sessions", "GET", VIEWER),
     ("/admin/v1/sessions/{id}", "DELETE", VIEWER),
     ("/admin/v1/stats", "GET", VIEWER),
@@ -136,8 +136,8 @@ pub(crate) fn router(control: Arc<ControlPlane>) -> Router {
         .route("/keys/overrides", get(overrides::list).post(overrides::create).delete(overrides::lift))
         .route("/keys/top", get(decisions::top))
         .route("/decisions", get(decisions::search))
-        .route("/replay", post(preview::replay).layer(large()))
-        .route("/replay/log", post(what_if::replay).layer(large_up_to(what_if::MOST_BYTES)))
+        .route("/replay", post(replay_sample::replay).layer(large()))
+        .route("/replay/log", post(replay_log::replay).layer(large_up_to(replay_log::MOST_BYTES)))
         .route("/suggestions", get(suggestions::suggestions))
         .route("/suggestions/shadow", post(suggestions::make_shadow))
         .route("/alerts", get(alerts::list))

@@ -14,9 +14,9 @@ use tidegate_rulestore::put_rule;
 use super::body::{Body, Query};
 use super::caller::Caller;
 use super::decisions::{log_of, mask};
-use super::preview::{Touched, touched};
 use super::problem::{Answer, Problem};
 use super::publish::{Wanted, documents, editable, publish};
+use super::replay_sample::{Touched, touched};
 use super::when;
 use crate::control::{ControlPlane, JoinedDemand};
 

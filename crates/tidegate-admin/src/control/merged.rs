@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::heard::{self, Slot, Together};
 use super::history::{Latencies, Series, SeriesKey, Window};
+use super::slots::{self, Slot, Together};
 use tidegate_metrics::{ExperimentSide, Reading, Totals};
 
 /// Slots of one chunk: a minute's seconds, or an hour's minutes.
@@ -235,7 +235,7 @@ impl Merged {
         let seconds_of = |number| self.counts(NODES, number).map_or(0, |nodes| u64::from(nodes[0]));
         let told: Vec<u64> = (first..end).map(seconds_of).collect();
         let open = (self.now_s.saturating_sub(SETTLED_AFTER_S) / self.unit_s).clamp(first, end) - first;
-        MergedSlots { first, known: heard::slots(&told, self.unit_s, open as usize) }
+        MergedSlots { first, known: slots::slots(&told, self.unit_s, open as usize) }
     }
 
     fn step(&self, slots: &MergedSlots, window: Window, start: u64) -> Step {

@@ -10,13 +10,13 @@ mod events;
 mod experiment;
 mod fleet;
 mod fleet_query;
-mod heard;
 mod history;
 mod local_sessions;
 mod merged;
 mod published;
 mod running;
 mod seconds;
+mod slots;
 mod watched;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tidegate_decisions::{By, DecisionLog, Digester, Top};
+use tidegate_decisions::{DecisionLog, Digester, RankBy, Top};
 use tidegate_telemetry::alerts::{Counts, Minute, RuleCallers, RuleName, Signals};
 
 use super::ControlPlane;
@@ -135,7 +135,7 @@ impl CallerWatch {
         let mut told: Vec<RuleCallers> = rules
             .into_iter()
             .filter_map(|(domain, rule)| {
-                let now = log.top_of(&domain, &rule, By::Used, COMPARED);
+                let now = log.top_of(&domain, &rule, RankBy::Used, COMPARED);
                 let name = RuleName::new(&domain, &rule);
                 let before = self.before.entry((domain, rule)).or_insert_with(|| now.clone());
                 // A sketch that was reset says nothing about the time since.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_core::{Hits, Micros, Timestamp};
-use tidegate_decisions::{By, Clear, DecisionLog, DecisionLogConfig, FileConfig, Query, Steps, Verdict};
+use tidegate_decisions::{Clear, DecisionLog, DecisionLogConfig, FileConfig, Query, RankBy, Steps, Verdict};
 use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride, Limiter, LimiterConfig, SpentAt};
 use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
@@ -272,15 +272,15 @@ fn callers_are_ranked_under_every_rule_they_match() {
     for _ in 0..2 {
         world.ask(&[("user", "bob"), ("ip", "10.0.0.1"), ("path", "/login")]);
     }
-    let top = |rule: &str, by: By| {
+    let top = |rule: &str, by: RankBy| {
         let callers = world.log.top_of("api", rule, by, 10).callers;
         callers.iter().map(|caller| (caller.key[0].1.clone(), caller.count)).collect::<Vec<_>>()
     };
-    assert_eq!(top("per-user", By::Used), [("alice".to_owned(), 9), ("bob".to_owned(), 2)]);
-    assert_eq!(top("per-user", By::Refused), [("alice".to_owned(), 6)]);
-    assert_eq!(top("per-user", By::Near)[0].0, "alice");
+    assert_eq!(top("per-user", RankBy::Used), [("alice".to_owned(), 9), ("bob".to_owned(), 2)]);
+    assert_eq!(top("per-user", RankBy::Refused), [("alice".to_owned(), 6)]);
+    assert_eq!(top("per-user", RankBy::Near)[0].0, "alice");
     // Refusals of a shadow rule are ranked too: that is what it is for.
-    assert_eq!(top("tried", By::Used), [("10.0.0.1".to_owned(), 11)]);
+    assert_eq!(top("tried", RankBy::Used), [("10.0.0.1".to_owned(), 11)]);
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn keys_of_any_bytes_are_kept_apart_and_hurt_nobody() {
         let check = pin!(world.limiter.check(&request));
         assert!(matches!(check.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_))));
     }
-    let top = world.log.top_of("api", "per-user", By::Used, 10);
+    let top = world.log.top_of("api", "per-user", RankBy::Used, 10);
     assert_eq!((top.callers.len(), top.total), (7, 7), "{top:?}");
     for record in world.log.recent() {
         let line: Value = serde_json::from_str(&record.line()).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop, join_demands};
+use tidegate_decisions::{DecisionLog, LimitDemand, Query, RankBy, RuleTop, join_demands};
 use tidegate_fleet::StoredQuestion;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
@@ -35,7 +35,7 @@ pub(crate) enum Question {
     /// Matching decisions, with hashed callers.
     Decisions { search: Query },
     /// The top callers.
-    Top { domain: Option<String>, rule: Option<String>, by: By },
+    Top { domain: Option<String>, rule: Option<String>, by: RankBy },
     /// How much callers request of each limit.
     Demand { domain: Option<String>, rule: Option<String> },
     /// The newest decisions, for a replay.

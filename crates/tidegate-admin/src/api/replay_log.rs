@@ -21,8 +21,8 @@ use super::body::Body;
 use super::caller::Caller;
 use super::decisions::log_of;
 use super::pieces::in_pieces;
-use super::preview;
 use super::problem::{Answer, Problem};
+use super::replay_sample;
 use crate::control::ControlPlane;
 use crate::jobs::{self, Job};
 
@@ -65,13 +65,13 @@ pub(crate) async fn replay(
 ) -> Answer<Response> {
     let proposes = asked.documents.is_some() || asked.against.is_some();
     if caller.actor.role == Role::Viewer && proposes && asked.log.is_none() {
-        // As in preview.rs: from which rules match, a viewer could infer hidden values.
+        // As in replay_sample.rs: from which rules match, a viewer could infer hidden values.
         return Err(Problem::forbidden("a viewer can replay the sample only through the rules in force")
             .hint("bring a log of your own, or ask an editor"));
     }
     let sample = match &asked.log {
         Some(_) => None,
-        None => Some(preview::sample(&control, log_of(&control)?, None).await),
+        None => Some(replay_sample::sample(&control, log_of(&control)?, None).await),
     };
     let (running, now) = (control.rules.now().base.clone(), control.clock.now());
     let (names, role, flags) = (control.decisions.clone(), caller.actor.role, control.rules.flags());
@@ -88,7 +88,7 @@ pub(crate) async fn replay(
                     sample.as_ref().map_or((&[][..], 0), |one| (&one.lines[..], one.since_us));
                 let log =
                     names.as_ref().ok_or_else(|| Problem::field("log", "this node keeps no decisions"))?;
-                preview::report(rules, Some(against), (lines, since_us), log.names(), job)
+                replay_sample::report(rules, Some(against), (lines, since_us), log.names(), job)
             }
         };
         if let (Role::Viewer, Some(log)) = (role, &names) {
@@ -102,11 +102,11 @@ pub(crate) async fn replay(
 fn shown(
     report: &Report,
     hidden: &std::collections::BTreeSet<String>,
-    sample: Option<&preview::Sample>,
+    sample: Option<&replay_sample::Sample>,
     page: bool,
 ) -> Response {
     let mut value = serde_json::to_value(report).unwrap_or_default();
-    value["sentence"] = preview::sentence(report).into();
+    value["sentence"] = replay_sample::sentence(report).into();
     value["hidden_attributes"] = json!(hidden);
     value["nodes"] = json!(sample.map(|sample| &sample.nodes[..]).unwrap_or_default());
     value["missing"] = sample.map_or(Value::Null, |sample| json!(sample.missing));

@@ -17,7 +17,7 @@ impl Replay {
     /// Replays a request, unless its time is far ahead: then the next line shows whether the log continues from there, or
     /// only this line is wrong. If it were replayed at once, all following lines would count at its time.
     #[inline]
-    pub(super) fn play_in_turn(&mut self, recorded: &Recorded<'_>, text: &[u8]) {
+    pub(super) fn play_unless_leap(&mut self, recorded: &Recorded<'_>, text: &[u8]) {
         if let Some(beginning) = self.beginning.take() {
             let [first, second] = *beginning;
             self.put_or_not(first, recorded.when());
