@@ -150,7 +150,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         what: "what equal requests spend together is counted for one of them",
         package: "tidegate-store-redis",
-        file: "lua/decide.lua",
+        file: "lua/spend.lua",
         code: "if count > 1 and s.hits > 0 and s.letter",
         broken: "if false and s.hits > 0 and s.letter",
         attack: Some(Attack {
