@@ -147,6 +147,24 @@ impl<H: Ord + Clone> Lender<H> {
         Some((share, used))
     }
 
+    /// Moves up to `part` of what `from` may still use to `to`, which has proved to use it: the same holder under another name, as
+    /// after its connection broke. It ends when it would have. Returns how much was moved. Only for [`Lending::Capacity`].
+    pub fn hand_over(&mut self, from: &H, to: &H, part: u64) -> u64 {
+        let has_room = self.loans.contains_key(to) || self.loans.len() < self.most_holders;
+        let Some(giver) = self.loans.get_mut(from).filter(|_| has_room && from != to) else { return 0 };
+        giver.wants = 0;
+        let left = giver.exposure().saturating_sub(part);
+        let moved = giver.exposure() - left;
+        let until = giver.offers.iter().map(|offer| offer.until).max();
+        giver.offers.iter_mut().for_each(|offer| offer.ceiling = offer.ceiling.min(left));
+        let Some(until) = until else { return 0 };
+        let taker = self.loans.entry(to.clone()).or_default();
+        self.serial += 1;
+        let ceiling = taker.exposure().saturating_add(moved);
+        taker.offer(Offer { serial: self.serial, ceiling, until });
+        moved
+    }
+
     /// This holder's part if all shares were divided anew.
     fn fair_part(&self, capacity: u64, holder: &H) -> u64 {
         let wants: Vec<u64> = self.loans.values().map(|loan| loan.wants).collect();

@@ -287,6 +287,24 @@ fn more_holders_than_allowed_get_no_share() {
 }
 
 #[test]
+fn capacity_that_is_handed_over_is_lent_once_and_ends_when_it_would_have() {
+    let mut lender = Lender::new(Lending::Capacity, TERM, 8);
+    let now = Timestamp::from_micros(START_US);
+    let claim = |wants| Claim { holds: 0, used: 0, wants };
+    assert_eq!(lender.renew(now, 100, None, &"old", claim(80)).unwrap().0.ceiling, 80);
+    assert_eq!(lender.hand_over(&"old", &"new", 50), 50);
+    assert_eq!(lender.lent(), 80);
+    assert_eq!(lender.hand_over(&"old", &"other", 50), 30, "no more than it has");
+    assert_eq!((lender.lent(), lender.hand_over(&"nobody", &"new", 1)), (80, 0));
+    // With what is not lent, it may keep what it took.
+    let later = now + Micros::from_millis(1);
+    assert_eq!(lender.renew(later, 100, None, &"new", claim(90)).unwrap().0.ceiling, 70);
+    assert_eq!(lender.lent(), 100);
+    let _nothing = lender.expire(now + TERM);
+    assert_eq!(lender.lent(), 70);
+}
+
+#[test]
 fn a_share_ends_a_term_after_it_was_claimed_however_late_it_arrives() {
     let claimed = Timestamp::from_micros(START_US);
     let mut holder = Holder::new(TERM, claimed);
