@@ -30,6 +30,7 @@ pub(crate) fn test(root: &Path, tier: Tier) -> Result<(), Failure> {
         }
         steps.run("attacks", || run(root, &attacks(&found)))?;
         steps.run("alerts", || long_alerts(root, &found, &LONG_ALERTS))?;
+        steps.run("quotas", || run(root, &silent_envoys(&found)))?;
         steps.run("size", || size(root, &found))?;
         steps.run("mutants", || mutants::run(root, None).map(|()| Outcome::Done))?;
         steps.run("library", || library::all(root).map(|()| Outcome::Done))
@@ -55,6 +56,12 @@ fn long_alerts(root: &Path, found: &ToolEnv, names: &[&str]) -> Result<Outcome, 
 /// One of them.
 pub(crate) fn long_alert(root: &Path, number: usize, found: &ToolEnv) -> Result<Outcome, Failure> {
     long_alerts(root, found, &[LONG_ALERTS[number % LONG_ALERTS.len()]])
+}
+
+/// Envoys that stand still.
+fn silent_envoys(found: &ToolEnv) -> CommandLine {
+    let command = CommandLine::new(["cargo", "test", "--locked", "-p", "tidegate-cli", "--test", "it", "--"]);
+    command.args(["--ignored", "rlqs", "--nocapture"]).quiet_env(found.vars())
 }
 
 /// Ten million callers on a release build.

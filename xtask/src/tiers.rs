@@ -77,6 +77,7 @@ pub(crate) const MEASURING: [(&str, &[&str]); 6] = [
             "redis_load::",
             "redis_overload::",
             "redis_topologies::",
+            "rlqs::",
         ],
     ),
     ("tidegate-admin", &["many_overrides::", "two_nodes_on_one_database_converge_within_two_seconds"]),

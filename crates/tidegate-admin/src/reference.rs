@@ -14,8 +14,8 @@ use tidegate_limiter::{
     RuleResult, ShedStats, Source, StoreCall, Transport,
 };
 use tidegate_metrics::{
-    BusyRatio, CertificateEnd, Families, Family, FollowedFlags, KeyKinds, ListenerConnections, LostExports,
-    Metrics, RefusedLogins, Registry, StoreUsage, UpstreamCounts, WithheldLines, XdsCounts,
+    BusyRatio, CertificateEnd, Families, Family, FollowedFlags, KeyKinds, LentQuotas, ListenerConnections,
+    LostExports, Metrics, RefusedLogins, Registry, StoreUsage, UpstreamCounts, WithheldLines, XdsCounts,
 };
 use tidegate_rules::{RuleSet, Source as File, Variant};
 use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore, SystemClock};
@@ -152,6 +152,10 @@ fn everything() -> Families {
         .with(WithheldLines::default)
         .with(|| FollowedFlags { known: vec![("FLAG".to_owned(), true)], answers: true })
         .with(XdsCounts::default)
+        .with(|| {
+            let refused = ["streams", "buckets"].map(|what| (what, 0)).into();
+            LentQuotas { refused, requests: vec![("DOMAIN".to_owned(), 0, 0)], ..LentQuotas::default() }
+        })
         .with(AlertStats::default)
         .with(|| LostExports(["statsd", "otlp_metrics", "otlp_traces"].map(|to| (to, 0)).into()))
         .read()

@@ -17,7 +17,7 @@ pub use counters::{ExperimentSide, MOST_RULE_SERIES, Metrics, Reading, Totals};
 pub use family::{Exemplar, Families, Family, Histogram, Kind, Series, Text, Value};
 pub use registry::{Describe, Registry};
 pub use sources::{
-    BusyRatio, CertificateEnd, FollowedFlags, KeyKinds, ListenerConnections, LostExports, RefusedLogins,
-    StoreUsage, UpstreamCounts, WithheldLines, XdsCounts,
+    BusyRatio, CertificateEnd, FollowedFlags, KeyKinds, LentQuotas, ListenerConnections, LostExports,
+    RefusedLogins, StoreUsage, UpstreamCounts, WithheldLines, XdsCounts,
 };
 pub use text::Format;

@@ -120,6 +120,56 @@ impl Describe for XdsCounts {
     }
 }
 
+/// The quotas that this node lends to Envoys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LentQuotas {
+    /// Whether this node lends, of all nodes of the fleet.
+    pub lends: bool,
+    /// Open streams.
+    pub streams: u64,
+    /// Buckets of open streams.
+    pub buckets: u64,
+    /// Limits of which something is lent.
+    pub limits: u64,
+    /// The rates lent of all limits.
+    pub lent_per_second: f64,
+    /// What was refused because there was too much of it.
+    pub refused: Vec<(&'static str, u64)>,
+    /// Buckets abandoned.
+    pub abandoned: u64,
+    /// Requests that Envoys reported: domain, allowed, denied.
+    pub requests: Vec<(String, u64, u64)>,
+}
+
+impl Describe for LentQuotas {
+    fn describe(&self, families: &mut Families) {
+        let help = "1 while this node lends quotas to Envoys (RLQS), else 0. One node of a fleet does.";
+        families.gauge("rlqs_lends", help, u64::from(self.lends));
+        families.gauge("rlqs_streams", "Open streams of Envoys that get quotas.", self.streams);
+        families.gauge("rlqs_buckets", "Buckets that Envoys report on open streams.", self.buckets);
+        families.gauge(
+            "rlqs_limits",
+            "Limits, each for one key, of which something is lent to Envoys.",
+            self.limits,
+        );
+        let help = "Requests per second lent to Envoys, over all limits.";
+        families.gauge("rlqs_lent_requests_per_second", help, self.lent_per_second);
+        let help =
+            "Streams refused, and reports of buckets left without an assignment: too many, or malformed.";
+        families.counters_by("what", ("rlqs_refused", help), self.refused.iter().copied());
+        let help = "Buckets without requests for a minute that Envoys were told to forget.";
+        families.counter("rlqs_abandoned", help, self.abandoned);
+        let help =
+            "Requests that Envoys decided by their quotas and reported. They are not part of requests_total.";
+        let family = families.counters("rlqs_requests", help);
+        for (domain, allowed, denied) in &self.requests {
+            for (result, count) in [("allowed", *allowed), ("refused", *denied)] {
+                family.add([("domain", Text::from(domain.clone())), ("result", result.into())], count);
+            }
+        }
+    }
+}
+
 /// The feature flags that rules follow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FollowedFlags {

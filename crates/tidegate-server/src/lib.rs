@@ -13,6 +13,7 @@ pub mod grpc;
 pub mod http;
 pub mod json;
 pub mod resp;
+pub mod rlqs;
 pub mod rls;
 pub mod service;
 pub mod xds;

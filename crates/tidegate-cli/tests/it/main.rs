@@ -76,6 +76,7 @@ mod reference;
 mod releases;
 mod rendered;
 mod replay;
+mod rlqs;
 mod rolling;
 mod same_checks;
 mod serve;

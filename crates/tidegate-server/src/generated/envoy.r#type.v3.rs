@@ -48,3 +48,92 @@ impl RateLimitUnit {
         }
     }
 }
+/// Configures a token bucket, typically used for rate limiting.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TokenBucket {
+    /// The maximum tokens that the bucket can hold. This is also the number of tokens that the bucket
+    /// initially contains.
+    #[prost(uint32, tag = "1")]
+    pub max_tokens: u32,
+    /// The number of tokens added to the bucket during each fill interval. If not specified, defaults
+    /// to a single token.
+    #[prost(message, optional, tag = "2")]
+    pub tokens_per_fill: ::core::option::Option<u32>,
+    /// The fill interval that tokens are added to the bucket. During each fill interval
+    /// `tokens_per_fill` are added to the bucket. The bucket will never contain more than
+    /// `max_tokens` tokens.
+    #[prost(message, optional, tag = "3")]
+    pub fill_interval: ::core::option::Option<::prost_types::Duration>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RateLimitStrategy {
+    #[prost(oneof = "rate_limit_strategy::Strategy", tags = "1, 2, 3")]
+    pub strategy: ::core::option::Option<rate_limit_strategy::Strategy>,
+}
+/// Nested message and enum types in `RateLimitStrategy`.
+pub mod rate_limit_strategy {
+    /// Limit the number of requests per second.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct RequestsPerTimeUnit {
+        /// The number of requests per unit of time to allow. Requests over the limit
+        /// are denied.
+        /// If set to 0, deny all (equivalent to BlanketRule.DENY_ALL).
+        #[prost(uint64, tag = "1")]
+        pub requests_per_time_unit: u64,
+        /// The unit of time. Ignored when requests_per_time_unit is 0 (deny all).
+        #[prost(enumeration = "super::RateLimitUnit", tag = "2")]
+        pub time_unit: i32,
+    }
+    /// Choose between allow all and deny all.
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum BlanketRule {
+        AllowAll = 0,
+        DenyAll = 1,
+    }
+    impl BlanketRule {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::AllowAll => "ALLOW_ALL",
+                Self::DenyAll => "DENY_ALL",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "ALLOW_ALL" => Some(Self::AllowAll),
+                "DENY_ALL" => Some(Self::DenyAll),
+                _ => None,
+            }
+        }
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Strategy {
+        /// Allow or Deny the requests.
+        /// If unset, allow all.
+        #[prost(enumeration = "BlanketRule", tag = "1")]
+        BlanketRule(i32),
+        /// A number of requests per time unit, f.e. requests per second.
+        #[prost(message, tag = "2")]
+        RequestsPerTimeUnit(RequestsPerTimeUnit),
+        /// Limit the requests by consuming tokens from the Token Bucket.
+        /// Allow the same number of requests as the number of tokens available in
+        /// the token bucket.
+        #[prost(message, tag = "3")]
+        TokenBucket(super::TokenBucket),
+    }
+}

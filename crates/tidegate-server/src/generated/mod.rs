@@ -22,6 +22,11 @@ pub mod envoy {
         }
     }
     pub mod service {
+        pub mod rate_limit_quota {
+            pub mod v3 {
+                include!("envoy.service.rate_limit_quota.v3.rs");
+            }
+        }
         pub mod ratelimit {
             pub mod v3 {
                 include!("envoy.service.ratelimit.v3.rs");

@@ -1,11 +1,13 @@
-//! gRPC: Envoy's rate limit service, health and reflection.
+//! gRPC: Envoy's rate limit service and rate limit quota service, health and reflection.
 //!
 //! `ShouldRateLimit` is the hot path and goes straight from HTTP/2 to the service: tonic's codec, boxed futures and router
-//! took a quarter of a request. tonic serves everything else.
+//! took a quarter of a request. Streams of quotas pull their reports (`quotas.rs`). tonic serves everything else.
 
+mod quotas;
 mod unary;
 
 use crate::access::{Access, Carried};
+use crate::rlqs::{QuotaSession, Quotas, STREAM_RATE_LIMIT_QUOTAS};
 use crate::rls::{Code, DESCRIPTORS, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -62,12 +64,24 @@ struct Services<S> {
     others: Routes,
     limits: HttpLimits,
     access: Option<Arc<Access>>,
+    quotas: Option<(Arc<Service>, Arc<Quotas>)>,
 }
 
 impl<S: RateLimits> Grpc<S> {
     /// Serves `rate_limits`, and `others` (see [`health_and_reflection`]) beside it.
     pub fn new(rate_limits: S, others: Routes, limits: HttpLimits) -> Self {
-        Self { services: Arc::new(Services { rate_limits, others, limits, access: None }), limits }
+        let services = Services { rate_limits, others, limits, access: None, quotas: None };
+        Self { services: Arc::new(services), limits }
+    }
+
+    /// Lends `quotas` by the rules of `service`. Call it before it serves.
+    ///
+    /// # Panics
+    /// If it already serves.
+    #[must_use]
+    pub fn with_quotas(mut self, service: Arc<Service>, quotas: Arc<Quotas>) -> Self {
+        Arc::get_mut(&mut self.services).expect("it does not serve yet").quotas = Some((service, quotas));
+        self
     }
 
     /// Requires one of these tokens for everything but health. Call it before it serves.
@@ -115,6 +129,11 @@ impl<S: RateLimits> Served<S> {
         {
             return Status::unauthenticated(refused.to_string()).into_http();
         }
+        if let Some((service, quotas)) = &services.quotas
+            && request.uri().path() == STREAM_RATE_LIMIT_QUOTAS
+        {
+            return self.lend(request, service, quotas);
+        }
         if request.uri().path() != SHOULD_RATE_LIMIT {
             let answered = services.others.clone().call(request.map(tonic::body::Body::new)).await;
             let answered = answered.unwrap_or_else(|never| match never {});
@@ -135,6 +154,22 @@ impl<S: RateLimits> Served<S> {
             Ok(reply) => unary::reply(&reply),
             Err(status) => status.into_http(),
         }
+    }
+
+    fn lend(
+        &self,
+        request: Request<Incoming>,
+        service: &Arc<Service>,
+        quotas: &Arc<Quotas>,
+    ) -> Response<GrpcBody> {
+        if !unary::is_grpc(request.headers()) {
+            return unary::unsupported_media_type();
+        }
+        let Some(place) = quotas.open_stream() else {
+            return Status::resource_exhausted("too many streams of quotas").into_http();
+        };
+        let session = QuotaSession::new(Arc::clone(service), place, self.peer.ip());
+        quotas::answer(request.into_body(), session, Arc::clone(&self.seat), self.drain.clone())
     }
 }
 

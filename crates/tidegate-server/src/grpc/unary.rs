@@ -9,17 +9,19 @@ use http_body::Frame;
 use hyper::body::Incoming;
 use prost::Message;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tidegate_runtime::connection::{BodyError, HttpLimits, read_body};
 use tidegate_runtime::{Drain, Seat};
 use tonic::Status;
 
+use super::quotas::{self, QuotaStream};
+
 /// One byte for the compression flag, four bytes of length.
-const FRAME_HEAD: usize = 5;
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+pub(super) const FRAME_HEAD: usize = 5;
+pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const OK: HeaderValue = HeaderValue::from_static("0");
+pub(super) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(super) const OK: HeaderValue = HeaderValue::from_static("0");
 const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
 
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
@@ -77,7 +79,7 @@ fn decode<Q: Message + Default>(mut body: Bytes) -> Result<Q, Status> {
     Q::decode(body).map_err(|error| Status::invalid_argument(format!("cannot decode the message: {error}")))
 }
 
-fn compressed() -> Status {
+pub(super) fn compressed() -> Status {
     let mut status = Status::unimplemented("compressed messages are not supported");
     status
         .metadata_mut()
@@ -86,14 +88,19 @@ fn compressed() -> Status {
 }
 
 pub(super) fn reply<A: Message>(message: &A) -> Response<GrpcBody> {
+    let mut response = Response::new(GrpcBody::Message(framed(message)));
+    response.headers_mut().insert(CONTENT_TYPE, GRPC);
+    response
+}
+
+/// A message in its frame.
+pub(super) fn framed<A: Message>(message: &A) -> Bytes {
     let length = message.encoded_len();
     let mut frame = BytesMut::with_capacity(FRAME_HEAD + length);
     frame.put_u8(0);
     frame.put_u32(u32::try_from(length).expect("a reply is far below 4 GiB"));
     message.encode(&mut frame).expect("the buffer was made for this length");
-    let mut response = Response::new(GrpcBody::Message(frame.freeze()));
-    response.headers_mut().insert(CONTENT_TYPE, GRPC);
-    response
+    frame.freeze()
 }
 
 /// A reply's body.
@@ -106,6 +113,8 @@ pub(super) enum GrpcBody {
     End,
     /// The answer of a tonic service, until the server stops.
     Tonic(tonic::body::Body, Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// Assignments of quotas.
+    Quotas(Box<QuotaStream>),
 }
 
 impl GrpcBody {
@@ -134,6 +143,15 @@ impl http_body::Body for GrpcBody {
                 trailers.insert(GRPC_STATUS, UNAVAILABLE);
                 Some(Ok(Frame::trailers(trailers)))
             }
+            Self::Quotas(stream) => {
+                let ended = match ready!(stream.poll_message(cx)) {
+                    Ok(Some(message)) => return Poll::Ready(Some(Ok(Frame::data(message)))),
+                    Ok(None) => Ok(()),
+                    Err(status) => Err(status),
+                };
+                *self = Self::End;
+                Some(Ok(Frame::trailers(quotas::trailers(ended))))
+            }
             Self::Message(frame) => {
                 let frame = std::mem::take(frame);
                 *self = Self::Trailers;
@@ -154,7 +172,7 @@ impl http_body::Body for GrpcBody {
         match self {
             Self::Tonic(body, _) => body.is_end_stream(),
             Self::End => true,
-            Self::Message(_) | Self::Trailers => false,
+            Self::Message(_) | Self::Trailers | Self::Quotas(_) => false,
         }
     }
 }

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The only file that has to be named: the others come in as its imports.
-const ROOT_PROTO: &str = "envoy/service/ratelimit/v3/rls.proto";
+/// The only files that have to be named: the others come in as their imports.
+const ROOT_PROTOS: [&str; 2] =
+    ["envoy/service/ratelimit/v3/rls.proto", "envoy/service/rate_limit_quota/v3/rlqs.proto"];
 
 #[test]
 fn committed_code_is_what_the_protos_generate() {
@@ -34,7 +35,7 @@ fn generate() -> BTreeMap<String, Vec<u8>> {
     let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     let mut compiler = protox::Compiler::new([proto]).expect("the proto folder exists");
     compiler.include_source_info(true).include_imports(true);
-    compiler.open_file(ROOT_PROTO).expect("the vendored protos compile");
+    compiler.open_files(ROOT_PROTOS).expect("the vendored protos compile");
     let mut descriptors = compiler.file_descriptor_set();
 
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("generated");
@@ -44,6 +45,7 @@ fn generate() -> BTreeMap<String, Vec<u8>> {
         .build_transport(false)
         .bytes(".")
         .extern_path(".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry", "crate::rls::Entry")
+        .extern_path(".envoy.service.rate_limit_quota.v3.BucketId", "crate::rlqs::BucketId")
         .emit_rerun_if_changed(false)
         .include_file("mod.rs")
         .out_dir(&out)

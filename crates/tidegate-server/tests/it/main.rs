@@ -8,6 +8,7 @@ mod generated;
 mod grpc;
 mod http;
 mod resp;
+mod rlqs;
 mod rls;
 mod waiting;
 mod wire;

@@ -17,6 +17,7 @@ use tidegate_runtime::{DataPlane, Listener, Settings};
 use tidegate_server::access::Access;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::http::Http;
+use tidegate_server::rlqs::Quotas;
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use tidegate_server::service::{Service, ServiceSettings};
@@ -33,6 +34,7 @@ pub(crate) struct World {
     pub(crate) plane: DataPlane,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) heard: Arc<Heard>,
+    pub(crate) quotas: Arc<Quotas>,
 }
 
 impl World {
@@ -124,15 +126,19 @@ impl World {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let (http, for_http) = (change(Http::new(service.clone())), service.clone());
         let (others, _health) = health_and_reflection();
+        let quotas = Quotas::new(clock.clone());
+        quotas.may_lend(quotas.now(), Micros::new(u64::MAX));
+        let lent = quotas.clone();
         let listeners = vec![
             Listener::bind("http", any, move |_| Arc::new(http.for_worker(for_http.clone()))).unwrap(),
             Listener::bind("grpc", any, move |_| {
-                Arc::new(Grpc::new(service.clone(), others.clone(), service.settings.limits))
+                let grpc = Grpc::new(service.clone(), others.clone(), service.settings.limits);
+                Arc::new(grpc.with_quotas(service.clone(), lent.clone()))
             })
             .unwrap(),
         ];
         let plane = DataPlane::start(runtime, listeners).unwrap();
-        World { plane, clock, heard }
+        World { plane, clock, heard, quotas }
     }
 
     pub(crate) fn advance(&self, span: Micros) {

@@ -18,6 +18,7 @@ use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::headers;
 use tidegate_server::http::Http;
 use tidegate_server::resp::{Logins, Resp, RespSettings};
+use tidegate_server::rlqs::Quotas;
 use tidegate_server::service::{RlsHeaderNames, Service, ServiceSettings};
 use tidegate_store::SystemClock;
 use tonic::service::Routes;
@@ -50,6 +51,8 @@ pub(super) struct Running {
     pub(super) reloads: Reloads,
     /// Counts of requests to upstream servers, if there is a proxy.
     pub(super) upstreams: Option<UpstreamReader>,
+    /// What is lent to Envoys. It lends nothing until it may.
+    pub(super) quotas: Arc<Quotas>,
 }
 
 /// The listeners other than the proxy, and what they need.
@@ -67,6 +70,7 @@ struct Parts<'p> {
     others: &'p Routes,
     access: Option<&'p Arc<Access>>,
     stopping: &'p Arc<AtomicBool>,
+    quotas: &'p Arc<Quotas>,
 }
 
 /// Serves `limiter` on the listeners that `settings` enable. Each worker has its own connections to the store, and batches
@@ -100,6 +104,7 @@ pub(super) fn start(
     });
     super::open_listeners::warn(settings, access.is_some());
     let stopping = Arc::new(AtomicBool::new(false));
+    let quotas = Quotas::new(clock.clone());
     let parts = Parts {
         settings,
         identity: &identity,
@@ -108,6 +113,7 @@ pub(super) fn start(
         others: &others,
         access: access.as_ref(),
         stopping: &stopping,
+        quotas: &quotas,
     };
     let Listeners { all: mut listeners, logins } = listeners(&parts, &mut reloads)?;
     let mut upstreams = None;
@@ -124,7 +130,19 @@ pub(super) fn start(
         );
     }
     let plane = DataPlane::start_warm(&runtime, listeners, warm_up(&limiters)).map_err(failure)?;
-    Ok(Running { plane, health, limiters, shedder, identities, access, logins, stopping, reloads, upstreams })
+    Ok(Running {
+        plane,
+        health,
+        limiters,
+        shedder,
+        identities,
+        access,
+        logins,
+        stopping,
+        reloads,
+        upstreams,
+        quotas,
+    })
 }
 
 /// Connects every worker to its store before it serves, for at most [`WARM_UP`].
@@ -194,10 +212,12 @@ fn listeners(parts: &Parts<'_>, reloads: &mut Reloads) -> Result<Listeners, Fail
     }
     if let Some(address) = settings.grpc {
         let (others, services, access) = (others.clone(), services.to_vec(), parts.access.cloned());
+        let quotas = parts.quotas.clone();
         let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
             let service = services[worker].clone();
             let limits = service.settings.limits;
-            Arc::new(Grpc::new(service, others.clone(), limits).with_access(access.clone()))
+            let grpc = Grpc::new(service.clone(), others.clone(), limits).with_access(access.clone());
+            Arc::new(grpc.with_quotas(service, quotas.clone()))
         };
         let tls = reloads.load("grpc", tls.grpc.as_ref(), Offers::Http2)?;
         all.push(Listener::bind("grpc", address, make).map_err(failure)?.with_tls(tls));

@@ -14,6 +14,7 @@ mod decisions;
 pub(crate) mod flags;
 mod fleet_seal;
 mod jwks;
+mod lender;
 mod log_observer;
 mod notify;
 mod open_files;
@@ -60,6 +61,7 @@ use control_thread::ControlThread;
 use data_plane::Running;
 use flags::FlagFollower;
 use fleet_seal::Seal;
+use lender::QuotaLender;
 use log_observer::LogObserver;
 use notify::Supervisor;
 use outgoing::Outgoing;
@@ -190,6 +192,7 @@ async fn serve(
         stopping,
         mut reloads,
         upstreams,
+        quotas,
     } = running;
     let admin = bind_admin(&settings, admin_tokens, &mut reloads)?;
     let is_same = |starter: LoadedRules| limiter.snapshot().rules().changes_since(&starter.rules).is_empty();
@@ -217,6 +220,12 @@ async fn serve(
         let logins = logins.as_ref().map(|logins| ("resp", logins.refused()));
         RefusedLogins(tokens.into_iter().chain(logins).collect())
     });
+    let started_us = clock.now().as_micros();
+    let quota_lender = QuotaLender::new(quotas.clone(), &backend, &settings.control.node, started_us);
+    if settings.grpc.is_some() {
+        registry = registry.with(move || registry::quotas(&quotas));
+        background.spawn(quota_lender.clone().keep());
+    }
     if let Some(flags) = &flags {
         registry = registry.with(flags.metrics(limiter.clone()));
     }
@@ -277,6 +286,7 @@ async fn serve(
         let _ = serving_admin.await;
         // A node that takes leave is not reported as lost; if the store does not answer, its entry expires.
         let _ = tokio::time::timeout(LEAVE_WITHIN, leaving.shutdown()).await;
+        let _ = tokio::time::timeout(LEAVE_WITHIN, quota_lender.leave()).await;
         // Stop the database's followers before the database: they would report its end as a failure.
         background.shutdown().await;
         if log.as_ref().is_some_and(|log| !log.flush(DECISIONS_WRITTEN_WITHIN)) {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use tidegate_access::ServerTls;
 use tidegate_limiter::{Limiter, RemoteStats};
 use tidegate_metrics::{
-    BusyRatio as Busy, CertificateEnd, KeyKinds, ListenerConnections, Metrics, Registry, UpstreamCounts,
-    WithheldLines,
+    BusyRatio as Busy, CertificateEnd, KeyKinds, LentQuotas, ListenerConnections, Metrics, Registry,
+    UpstreamCounts, WithheldLines,
 };
 use tidegate_proxy::UpstreamReader;
 use tidegate_runtime::DataPlane;
+use tidegate_server::rlqs::Quotas;
 use tidegate_store::{Clock as _, SystemClock};
 
 use super::backend::Backend;
@@ -98,4 +99,23 @@ fn in_all(limiters: &[Arc<Limiter>]) -> RemoteStats {
         ..one
     };
     stats.reduce(sum).unwrap_or_default()
+}
+
+/// What is lent to Envoys.
+pub(super) fn quotas(quotas: &Quotas) -> LentQuotas {
+    let counts = quotas.counts();
+    LentQuotas {
+        lends: counts.lends,
+        streams: counts.streams,
+        buckets: counts.buckets,
+        limits: counts.budgets,
+        lent_per_second: counts.lent_milli as f64 / 1_000.0,
+        refused: vec![("streams", counts.refused_streams), ("buckets", counts.refused_buckets)],
+        abandoned: counts.abandoned,
+        requests: counts
+            .reported
+            .into_iter()
+            .map(|(domain, [allowed, denied])| (domain, allowed, denied))
+            .collect(),
+    }
 }
