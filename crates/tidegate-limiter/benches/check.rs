@@ -26,7 +26,7 @@ use std::time::Instant;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate_core::{Ask, Group, Limit, Micros, Rate, Scope, Timestamp, TokenBucket, Touch};
 use tidegate_limiter::{
-    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, RemoteConfig, Runtime, Task,
+    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Prepared, RemoteConfig, Runtime, Task,
 };
 use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_store::{
@@ -42,9 +42,10 @@ const DECISIONS: usize = 500;
 const HASH_KEYS: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
 
 /// Each is one decision on one key.
-const CASES: [(&str, Make); 8] = [
+const CASES: [(&str, Make); 9] = [
     ("governor keyed", |_| Box::new(Governor::new())),
     ("store, token bucket", |clock| Box::new(BareStore::new(clock))),
+    ("prepared, one rule, one limit", |clock| Box::new(PreparedCheck::new(ONE, clock))),
     ("check, one rule, one limit", |clock| Box::new(Whole::new(ONE, clock))),
     ("check, one rule, two limits", |clock| Box::new(Whole::new(TWO_LIMITS, clock))),
     ("check, one rule, four limits", |clock| Box::new(Whole::new(FOUR_LIMITS, clock))),
@@ -157,6 +158,21 @@ impl Checks for BareStore {
             Reply::Now(Ok(outcomes)) => outcomes[0].is_admitted(),
             _ => false,
         }
+    }
+}
+
+struct PreparedCheck(Prepared<1>);
+
+impl PreparedCheck {
+    fn new(rules: &str, clock: ReadClock) -> Self {
+        let limiter = Limiter::new(config(rules, Arc::new(memory(clock.clone())), clock));
+        PreparedCheck(limiter.prepare("api", ["user"]).expect("no leases"))
+    }
+}
+
+impl Checks for PreparedCheck {
+    fn check(&self, key: &String) -> bool {
+        self.0.check_blocking(&[key]).is_ok_and(|verdict| verdict.is_allowed())
     }
 }
 

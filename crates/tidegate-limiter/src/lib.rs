@@ -4,6 +4,7 @@
 //! answers where the store does not, and observers are notified. The crate knows no transport and no concrete store.
 
 mod answer;
+mod blocking;
 mod cell;
 mod cell_hash;
 mod charge;
@@ -20,7 +21,7 @@ mod limiter;
 mod local;
 mod node_clock;
 mod observer;
-
+mod prepared;
 mod refund;
 mod remote;
 mod request;
@@ -33,6 +34,7 @@ mod spent;
 mod trace;
 mod usage;
 
+pub use blocking::{BlockingError, block_on, wait_for};
 pub use check::Direct;
 pub use config::{LimiterConfig, RemoteConfig};
 pub use decision::{Decision, DescriptorDecision, LimitReport, OVERRIDE, Report, ReportKind};
@@ -45,6 +47,7 @@ pub use observer::{
     BreakerState, Decided, LateCall, NoObserver, Observer, Overload, Settled, Settlement, SpentBefore,
     StoreCall,
 };
+pub use prepared::{Prepared, PreparedError, Verdict};
 pub use refund::{RefundError, SpentAt};
 pub use remote::breaker::BreakerConfig;
 pub use remote::{LATE_CALLS_HEARD_FOR, QueueBounds};

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -39,6 +39,8 @@ use crate::source::Source;
 #[derive(Clone)]
 pub struct Limiter {
     pub(crate) rules: Arc<ArcSwap<Snapshot>>,
+    /// Grows after each change of the rules: what was found in an earlier snapshot may no longer hold.
+    pub(crate) epoch: Arc<AtomicU64>,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) clock: NodeClock,
     pub(crate) hasher: CellHasher,
@@ -49,6 +51,8 @@ pub struct Limiter {
     pub(crate) store: Arc<dyn Store>,
     /// Whether a store that is not over a network has proved not to answer immediately.
     store_takes_time: Arc<AtomicBool>,
+    /// Whether the store decides at once, so that nothing has to be awaited.
+    pub(crate) decides_now: bool,
     /// The path to a store over a network; `None` if the store is this process's memory.
     pub(crate) remote: Option<Arc<Remote>>,
     handle: Arc<Handle>,
@@ -91,8 +95,10 @@ impl Limiter {
         let hasher = CellHasher::new(secret);
         let request_names = Arc::new(RequestNames::new());
         let handle = Arc::new(Handle(Arc::default()));
+        let decides_now = remote.is_none() && decides_now(&*store);
         Limiter {
             rules,
+            epoch: Arc::default(),
             observer,
             clock,
             hasher,
@@ -102,6 +108,7 @@ impl Limiter {
             local,
             store,
             store_takes_time: Arc::default(),
+            decides_now,
             remote,
             handle,
         }
@@ -112,9 +119,11 @@ impl Limiter {
     pub fn for_core(&self, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>) -> Self {
         Limiter {
             remote: self.remote.as_ref().map(|remote| Arc::new(remote.for_core(store.clone(), runtime))),
+            decides_now: self.remote.is_none() && decides_now(&*store),
             store,
             store_takes_time: self.store_takes_time.clone(),
             rules: self.rules.clone(),
+            epoch: self.epoch.clone(),
             observer: self.observer.clone(),
             clock: self.clock.clone(),
             hasher: self.hasher,
@@ -131,12 +140,42 @@ impl Limiter {
     /// # Errors
     /// When no rule set has this domain. A refusal is a decision, and so is a failure policy's answer.
     pub async fn check(&self, request: &CheckRequest<'_>) -> Result<Decision, UnknownDomain> {
+        if let Some(decided) = self.check_now(request) {
+            return decided;
+        }
         let snapshot = self.rules.load();
         let mut matched = Matched::new();
         matched.find(&snapshot, request, self)?;
         let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
         self.decide(&matched, request, &mut decision).await;
         Ok(decision)
+    }
+
+    /// Decides one request on a store that answers at once, as memory does; `None` on any other, and then nothing has happened.
+    ///
+    /// # Errors
+    /// When no rule set has this domain.
+    pub fn check_now(&self, request: &CheckRequest<'_>) -> Option<Result<Decision, UnknownDomain>> {
+        if !self.decides_now {
+            return None;
+        }
+        let snapshot = self.rules.load();
+        let mut matched = Matched::new();
+        if let Err(unknown) = matched.find(&snapshot, request, self) {
+            return Some(Err(unknown));
+        }
+        let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
+        let mut plan = Plan::new();
+        matched.add_to(&mut plan, request, &self.lease_ids);
+        let answer = match &*plan.spends {
+            [] => Answer::new(Outcomes::new(), Source::None, None),
+            spends => {
+                let decided = self.store.decide_now(&Request::once(spends))?;
+                Answer::new(decided.outcomes, plan.source_in_memory(), decided.decided_at)
+            }
+        };
+        self.finish(&matched, request, &plan, &answer, &mut decision);
+        Some(Ok(decision))
     }
 
     /// Decides a request whose rules are matched: plans its cells, and asks for each who decides it. A decision is large, so
@@ -194,6 +233,9 @@ impl Limiter {
         decision: &mut Decision,
     ) {
         decision.fill(plan, answer, self.lease_ids.keys(), &self.hasher);
+        if !self.observer.wants_decisions() {
+            return;
+        }
         let (matches, of_readings) = (matched.matches(), matched.of_readings);
         self.tell(&Decided { request, matches, decision, of_readings });
     }
@@ -223,6 +265,8 @@ impl Limiter {
         let next = self.rules.load().next(rules, watchers);
         let version = next.version();
         self.rules.store(Arc::new(next));
+        // After the rules: who sees the new number finds the new rules.
+        self.epoch.fetch_add(1, Ordering::Release);
         version
     }
 
@@ -289,6 +333,13 @@ impl Limiter {
     #[must_use]
     pub fn answers_within(&self) -> Option<Duration> {
         self.remote.as_ref().map(|remote| remote.timeout().into())
+    }
+
+    /// How long a blocking call waits for an answer: a store answers, or failure policies do, within the time-out; ten times that
+    /// is a runtime that stands still.
+    #[must_use]
+    pub fn blocks_for(&self) -> Option<Duration> {
+        self.answers_within().map(|span| span * 10 + Duration::from_secs(1))
     }
 
     /// Prepares this core for a remote store before it takes requests: connects, loads the scripts of the rules, learns the
@@ -369,6 +420,11 @@ impl Limiter {
         }
         self.observer.decided(decided);
     }
+}
+
+/// Whether `store` decides at once: an empty request tells.
+fn decides_now(store: &dyn Store) -> bool {
+    store.decide_now(&Request::once(&[])).is_some()
 }
 
 /// What a limiter still owes that was shut down while its store did not answer.

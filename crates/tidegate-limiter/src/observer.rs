@@ -17,6 +17,13 @@ use crate::trace::{Traced, Transport};
 
 /// Receives events of the limiter. An [`Arc`] of an observer is an observer too, for owners that query it later.
 pub trait Observer: Send + Sync + 'static {
+    /// Whether it wants to receive decisions now: asked for each. Without, a decision costs less, and none of
+    /// [`Observer::request`], [`Observer::no_rule_matched`], [`Observer::looked`], [`Observer::decided`] and the rules' watchers is
+    /// called for it, nor is [`Observer::decided_directly`].
+    fn wants_decisions(&self) -> bool {
+        true
+    }
+
     /// Rules are about to come into use. [`RuleSet::warnings`] lists what compiles but may not be what was meant; nothing
     /// else reports it.
     fn rules_in_use(&self, _rules: &RuleSet) {}
@@ -334,7 +341,11 @@ impl BreakerState {
 #[derive(Clone, Copy, Debug)]
 pub struct NoObserver;
 
-impl Observer for NoObserver {}
+impl Observer for NoObserver {
+    fn wants_decisions(&self) -> bool {
+        false
+    }
+}
 
 impl RuleWatcher for NoObserver {
     fn decided(&self, _result: RuleResult, _source: Source) {}

@@ -13,6 +13,9 @@ use crate::source::Source;
 use crate::trace::{Traced, Transport};
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn wants_decisions(&self) -> bool {
+        (**self).wants_decisions()
+    }
     fn rules_in_use(&self, rules: &RuleSet) {
         (**self).rules_in_use(rules);
     }

@@ -265,6 +265,10 @@ impl TierSets {
 }
 
 impl KeyOverrides {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// The values of an attribute that have limits of their own.
     pub(crate) fn values_of(&self, attribute: u32) -> impl Iterator<Item = &[u8]> {
         let whens = self.list.iter().flat_map(|one| &*one.when);

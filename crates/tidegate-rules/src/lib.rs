@@ -44,7 +44,9 @@ pub use explain::{Explanation, LimitExplanation, RuleExplanation, RuleOutcome};
 pub use flags::{Flags, FollowedFlag};
 pub use load::{LoadError, Source, load};
 pub use lost::LostCounters;
-pub use matching::{CellKeyBytes, Descriptor, LimitsFrom, Match, MatchedLimits, Matches, Variant};
+pub use matching::{
+    CellKeyBytes, Descriptor, Foreseen, KeyPlan, LimitsFrom, Match, MatchedLimits, Matches, SoleLimit, Variant,
+};
 pub use outline::{Outline, RulePlace, outline};
 pub use policy::Policy;
 pub use quantity::{QuantityError, parse_duration, parse_rate};

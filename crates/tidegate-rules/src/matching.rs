@@ -6,6 +6,7 @@
 pub(crate) mod anchors;
 pub(crate) mod condition;
 pub(crate) mod envoy;
+pub(crate) mod foresee;
 pub(crate) mod index;
 pub(crate) mod lists;
 pub(crate) mod native;
@@ -20,6 +21,7 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tidegate_core::{Micros, append_part};
 
+pub use foresee::{Foreseen, KeyPlan, SoleLimit};
 pub use lists::{CellKeyBytes, Matches};
 
 use crate::choice::{LimitSet, UsualLimits};
@@ -108,6 +110,7 @@ impl Variant {
 }
 
 /// Appends a part to a key, prefixed with its length, and returns its position.
+#[inline]
 fn append_to_key(key: &mut CellKeyBytes, part: &[u8]) -> Range<usize> {
     let start = key.len();
     match u8::try_from(part.len()) {

@@ -38,6 +38,12 @@ pub trait Store: Send + Sync + 'static {
     /// ([`Stance`]); a refusal starts the penalty of the rule that refused, in the same step.
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes>;
 
+    /// Decides one request at once, or returns `None` and does nothing: a store that must be awaited. For a request without
+    /// spends the answer says which of the two it is, and a store never changes its mind.
+    fn decide_now(&self, _request: &Request<'_>) -> Option<BatchOutcomes> {
+        None
+    }
+
     /// Refunds hits, at most what was spent. Leaky buckets refund nothing: requests queued behind already have their delay. A
     /// refund with an ID is applied once per cell, however often it is sent.
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>>;

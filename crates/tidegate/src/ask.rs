@@ -1,13 +1,11 @@
 //! A check, built attribute by attribute.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use tidegate_core::Hits;
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, Patience};
+use tidegate_limiter::{BlockingError, CheckRequest, Decision, DescriptorAsk, Limiter, Patience, wait_for};
 use tidegate_rules::UnknownDomain;
 
-use crate::blocking::{self, BlockingError};
 use crate::checked::Checked;
 use crate::skipped;
 use crate::spend::Spend;
@@ -111,16 +109,20 @@ impl<'a> Ask<'a> {
 
     async fn decide(&self, limiter: &Limiter) -> Result<Decision, UnknownDomain> {
         let entries = self.entries();
-        let decision = limiter.check(&self.request(&[self.descriptor(&entries)])).await?;
+        let descriptors = [self.descriptor(&entries)];
+        let request = self.request(&descriptors);
+        let decision = match limiter.check_now(&request) {
+            Some(decided) => decided?,
+            // Its future is large, and need not be where the store answers at once.
+            None => Box::pin(limiter.check(&request)).await?,
+        };
         skipped::warn_once(self, &decision);
         Ok(decision)
     }
 
     fn decide_blocking(&self, limiter: &Limiter) -> Result<Decision, BlockingError> {
-        // A store answers, or its rules' failure policies do, within the time-out; ten times that is a runtime that stands.
-        let patience = limiter.answers_within().map(|span| span * 10 + Duration::from_secs(1));
-        let decided = blocking::wait_for(self.decide(limiter), patience);
-        Ok(decided.ok_or(BlockingError::NothingGoesOn)??)
+        let decided = wait_for(self.decide(limiter), limiter.blocks_for());
+        Ok(decided.ok_or(BlockingError::RuntimeBlocked)??)
     }
 
     /// The same check with owned attributes.

@@ -65,7 +65,6 @@
 //! | `conformance` | `store::conformance`, the test suite for your own [`Store`] | |
 
 mod ask;
-mod blocking;
 mod checked;
 #[cfg(feature = "redis")]
 mod redis;
@@ -78,7 +77,6 @@ mod spend;
 mod tracing_observer;
 
 pub use ask::Ask;
-pub use blocking::{BlockingError, block_on};
 pub use checked::Checked;
 #[cfg(feature = "redis")]
 pub use redis::{OnRedisError, on_redis, on_redis_with};
@@ -88,9 +86,9 @@ pub use shared::SharedStoreError;
 pub use spend::{Lease, Spend};
 pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 pub use tidegate_limiter::{
-    BreakerConfig, CheckRequest, Decision, DescriptorAsk, Health, LeaseError, LeaseToken, Limiter,
-    LimiterConfig, Patience, QueueBounds, RefundError, RemoteConfig, Report, Runtime, Source, SpentAt, Task,
-    Unsettled,
+    BlockingError, BreakerConfig, CheckRequest, Decision, DescriptorAsk, Health, LeaseError, LeaseToken,
+    Limiter, LimiterConfig, Patience, Prepared, PreparedError, QueueBounds, RefundError, RemoteConfig, Report,
+    Runtime, Source, SpentAt, Task, Unsettled, Verdict, block_on,
 };
 #[cfg(any(feature = "redis", feature = "postgres", feature = "memcached", feature = "tower"))]
 pub use tidegate_limiter::{TokioHandle, TokioRuntime};

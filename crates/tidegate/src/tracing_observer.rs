@@ -33,6 +33,10 @@ impl TracingObserver {
 }
 
 impl Observer for TracingObserver {
+    fn wants_decisions(&self) -> bool {
+        tracing::enabled!(tracing::Level::TRACE)
+    }
+
     fn rules_in_use(&self, rules: &RuleSet) {
         for warning in rules.warnings().into_iter().flat_map(Diagnostics::iter) {
             let Diagnostic { file, line, hint, message, .. } = warning;

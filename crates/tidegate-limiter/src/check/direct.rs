@@ -88,6 +88,9 @@ impl Limiter {
     }
 
     fn tell_direct(&self, outcomes: &Outcomes, source: Source) {
+        if !self.observer.wants_decisions() {
+            return;
+        }
         for outcome in outcomes {
             let result = if outcome.is_admitted() { RuleResult::Allowed } else { RuleResult::Refused };
             self.observer.request("", RequestResult::of(outcome.is_admitted()), source);

@@ -11,6 +11,7 @@ mod live_rules;
 mod over;
 mod overload;
 mod penalty;
+mod prepared;
 mod shadow;
 mod shedding;
 mod sim;

@@ -19,7 +19,7 @@ pub(crate) struct NativeDomain {
     pub(crate) attributes: Attributes,
     pub(crate) selectors: Box<[Selector]>,
     index: Index,
-    replaces_any: bool,
+    pub(super) replaces_any: bool,
 }
 
 /// When a rule matches, and its key then.

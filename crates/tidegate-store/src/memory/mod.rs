@@ -367,13 +367,11 @@ impl<C: Clock> MemoryStore<C> {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
-        // Most batches are one request on one cell.
-        if let [Request { spends: [spend], count: NonZeroU32::MIN }] = batch
-            && spend.touch.over() == Over::Refuse
+        // Most batches are one request.
+        if let [request] = batch
+            && let Some(told) = self.decide_now(request)
         {
-            let (outcome, at) = self.decide_one(spend);
-            let (outcomes, folds) = (Outcomes::from(outcome), Vec::new());
-            return Reply::Now(Ok(BatchOutcomes { outcomes, folds, decided_at: Some(at) }));
+            return Reply::Now(Ok(told));
         }
         let mut told = BatchOutcomes::default();
         let mut is_one_moment = true;
@@ -391,6 +389,23 @@ impl<C: Clock> Store for MemoryStore<C> {
         }
         told.decided_at = told.decided_at.filter(|_| is_one_moment);
         Reply::Now(Ok(told))
+    }
+
+    #[inline]
+    fn decide_now(&self, request: &Request<'_>) -> Option<BatchOutcomes> {
+        // Most requests are on one cell.
+        if let Request { spends: [spend], count: NonZeroU32::MIN } = request
+            && spend.touch.over() == Over::Refuse
+        {
+            let (outcome, at) = self.decide_one(spend);
+            let (outcomes, folds) = (Outcomes::from(outcome), Vec::new());
+            return Some(BatchOutcomes { outcomes, folds, decided_at: Some(at) });
+        }
+        let mut told = BatchOutcomes::default();
+        if !request.spends.is_empty() {
+            told.decided_at = Some(self.decide_together(request, &mut told));
+        }
+        Some(told)
     }
 
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {

@@ -285,7 +285,7 @@ async fn a_blocking_call_on_the_thread_that_runs_redis_is_an_error_and_no_hang()
     let config = RedisConfig::default().timeout(Duration::from_millis(10));
     let limiter = on_redis_with(RULES, &redis.url(), &config).unwrap();
     let alice = Ask::new("api").with("user", "alice");
-    assert_eq!(alice.check_blocking(&limiter).unwrap_err(), BlockingError::NothingGoesOn);
+    assert_eq!(alice.check_blocking(&limiter).unwrap_err(), BlockingError::RuntimeBlocked);
 }
 
 #[test]

@@ -18,14 +18,14 @@ pub enum BlockingError {
     /// The rules have no such domain.
     UnknownDomain(UnknownDomain),
     /// This thread drives the limiter's runtime, so waiting for it would never end.
-    NothingGoesOn,
+    RuntimeBlocked,
 }
 
 impl fmt::Display for BlockingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BlockingError::UnknownDomain(error) => error.fmt(f),
-            BlockingError::NothingGoesOn => f.write_str(
+            BlockingError::RuntimeBlocked => f.write_str(
                 "the limiter's runtime stands still while this thread waits for it: use the async call here, or \
                  tokio::task::spawn_blocking",
             ),
@@ -47,8 +47,8 @@ pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     wait_for(work, None).expect("it waits for as long as it takes")
 }
 
-/// The answer of `work`, or nothing if it does not come within `patience`.
-pub(crate) fn wait_for<T>(work: impl Future<Output = T>, patience: Option<Duration>) -> Option<T> {
+/// The answer of `work`, or `None` if it does not come within `patience`.
+pub fn wait_for<T>(work: impl Future<Output = T>, patience: Option<Duration>) -> Option<T> {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
