@@ -128,18 +128,21 @@ impl Limit {
 
     /// Whether refused requests count in its cells.
     #[must_use]
+    #[inline]
     pub fn counts_refused(&self) -> bool {
         self.facts().refused == RefusedHits::Count
     }
 
     /// Whether an admitted request holds a lease until it is done.
     #[must_use]
+    #[inline]
     pub fn takes_lease(&self) -> bool {
         self.lease_ttl().is_some()
     }
 
     /// How long such a lease lives unless renewed; none if the limit has no leases.
     #[must_use]
+    #[inline]
     pub fn lease_ttl(&self) -> Option<Micros> {
         self.facts().lease_ttl
     }
@@ -153,12 +156,14 @@ impl Limit {
 
     /// Whether its cells are counters: a few words, whatever the traffic.
     #[must_use]
+    #[inline]
     pub fn is_counter(&self) -> bool {
         self.form() == CellForm::Counter
     }
 
     /// What its cells hold.
     #[must_use]
+    #[inline]
     pub fn form(&self) -> CellForm {
         self.facts().form
     }

@@ -265,6 +265,7 @@ fn work_per_hit(period: Micros, coarseness: u8) -> u64 {
 const COARSENESS_SHIFT: u32 = 56;
 
 impl Packed for MeterCell {
+    #[inline]
     fn unpack(bits: CounterBits) -> Self {
         MeterCell {
             backlog: bits.low & ((1 << COARSENESS_SHIFT) - 1),
@@ -273,6 +274,7 @@ impl Packed for MeterCell {
         }
     }
 
+    #[inline]
     fn pack(self) -> CounterBits {
         let low = self.backlog | u64::from(self.coarseness) << COARSENESS_SHIFT;
         CounterBits { low, high: self.as_of.as_micros() }

@@ -41,16 +41,19 @@ pub enum Verdict {
 }
 
 impl Outcome {
+    #[inline]
     pub(crate) fn admitted(remaining: u64, reset_after: Micros) -> Self {
         Outcome { verdict: Verdict::Admitted { delay: Micros::ZERO }, remaining, reset_after }
     }
 
+    #[inline]
     pub(crate) fn refused(retry_after: Option<Micros>, remaining: u64, reset_after: Micros) -> Self {
         Outcome { verdict: Verdict::Refused { retry_after }, remaining, reset_after }
     }
 
     /// Whether this limit admits the request, at once or after a delay.
     #[must_use]
+    #[inline]
     pub fn is_admitted(&self) -> bool {
         matches!(self.verdict, Verdict::Admitted { .. } | Verdict::Capped { .. })
     }
@@ -73,6 +76,7 @@ impl Outcome {
 
     /// When to retry a refused request; none if it never fits.
     #[must_use]
+    #[inline]
     pub fn retry_after(&self) -> Option<Micros> {
         match self.verdict {
             Verdict::Refused { retry_after } | Verdict::Overdrawn { retry_after } => retry_after,
@@ -82,6 +86,7 @@ impl Outcome {
 
     /// How long an admitted request must wait; zero for a refusal.
     #[must_use]
+    #[inline]
     pub fn delay(&self) -> Micros {
         match self.verdict {
             Verdict::Admitted { delay } | Verdict::Capped { delay, .. } => delay,

@@ -122,6 +122,12 @@ impl Decision {
         }
     }
 
+    /// Whether the request may pass.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
     /// Hits left in the governing limit; `None` if no limit counted.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tidegate_core::Micros;
-use tidegate_rules::{Descriptor, Match, MatchedLimits, Matches, Mode, RuleSet, UnknownDomain};
+use tidegate_rules::{
+    Descriptor, Diagnostics, IntoRules, Match, MatchedLimits, Matches, Mode, RuleSet, UnknownDomain,
+};
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
 use crate::answer::Answer;
@@ -259,8 +261,16 @@ impl Limiter {
         self.rules.load_full()
     }
 
+    /// Swaps in new rules, from whatever rules are made of: [`Limiter::use_rules`] of what they compile to.
+    ///
+    /// # Errors
+    /// With every mistake in the rules, each with its place and a hint. The old rules then stay in use.
+    pub fn replace_rules(&self, rules: impl IntoRules) -> Result<u64, Diagnostics> {
+        rules.into_rules().map(|rules| self.use_rules(rules))
+    }
+
     /// Swaps in new rules. Requests in flight finish under the old ones; no counter is lost.
-    pub fn replace_rules(&self, rules: RuleSet) -> u64 {
+    pub fn use_rules(&self, rules: RuleSet) -> u64 {
         let watchers = watch_rules(&*self.observer, &rules);
         let next = self.rules.load().next(rules, watchers);
         let version = next.version();

@@ -88,9 +88,13 @@ impl Rules {
     /// # Errors
     /// Every mistake that was found, if there is any: a set is accepted whole or not at all.
     pub fn compile(&self) -> Result<RuleSet, Diagnostics> {
+        RuleSet::compile(&self.sources(), Format::Native)
+    }
+
+    /// The code and the files, as files.
+    pub(crate) fn sources(&self) -> Vec<Source> {
         let code = (!self.domains.is_empty()).then(|| Source::new(FILE, self.to_string()));
-        let sources: Vec<Source> = code.into_iter().chain(self.files.iter().cloned()).collect();
-        RuleSet::compile(&sources, Format::Native)
+        code.into_iter().chain(self.files.iter().cloned()).collect()
     }
 }
 
@@ -148,8 +152,8 @@ impl Rule {
     }
 
     /// One counter per combination of values of these attributes; without a key, one for everybody.
-    pub fn key(self, attributes: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.with("key", Text::list(attributes.into_iter().map(|attribute| Text::from(attribute.into()))))
+    pub fn key(self, attributes: impl Into<NameList>) -> Self {
+        self.with("key", attributes.into().0)
     }
 
     /// What happens to a request that lacks an attribute of the key; by default the rule skips it.
@@ -249,8 +253,8 @@ impl Rule {
     }
 
     /// Hashes these attributes of the key, and no others. Without it, names such as `api_key` and `token` are.
-    pub fn hash(self, attributes: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.with("hash", Text::list(attributes.into_iter().map(|attribute| Text::from(attribute.into()))))
+    pub fn hash(self, attributes: impl Into<NameList>) -> Self {
+        self.with("hash", attributes.into().0)
     }
 
     /// Counts and reports, but never refuses.
@@ -259,8 +263,8 @@ impl Rule {
     }
 
     /// Where this rule matches, those rules do not count.
-    pub fn overrides(self, rules: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.with("overrides", Text::list(rules.into_iter().map(|rule| Text::from(rule.into()))))
+    pub fn overrides(self, rules: impl Into<NameList>) -> Self {
+        self.with("overrides", rules.into().0)
     }
 
     /// How critical its requests are when load is shed.
@@ -286,6 +290,40 @@ impl Rule {
     /// Whether it counts at all.
     pub fn enabled(self, enabled: bool) -> Self {
         self.with("enabled", enabled)
+    }
+}
+
+/// One name of an attribute or a rule, or several: `"user"`, `["tenant", "user"]`, a list.
+#[derive(Clone, Debug)]
+pub struct NameList(Text);
+
+impl From<&str> for NameList {
+    fn from(name: &str) -> Self {
+        NameList::from([name])
+    }
+}
+
+impl From<String> for NameList {
+    fn from(name: String) -> Self {
+        NameList::from([name])
+    }
+}
+
+impl<T: Into<String>, const N: usize> From<[T; N]> for NameList {
+    fn from(names: [T; N]) -> Self {
+        names.into_iter().collect()
+    }
+}
+
+impl<T: Into<String>> From<Vec<T>> for NameList {
+    fn from(names: Vec<T>) -> Self {
+        names.into_iter().collect()
+    }
+}
+
+impl<T: Into<String>> FromIterator<T> for NameList {
+    fn from_iter<I: IntoIterator<Item = T>>(names: I) -> Self {
+        NameList(Text::list(names.into_iter().map(|name| Text::from(name.into()))))
     }
 }
 

@@ -20,6 +20,7 @@ mod fields;
 mod flags;
 mod glob;
 pub mod import;
+mod into_rules;
 mod limits;
 mod load;
 mod lost;
@@ -42,10 +43,12 @@ pub use changes::RuleChanges;
 pub use diagnostics::{Colour, Diagnostic, Diagnostics, Severity};
 pub use explain::{Explanation, LimitExplanation, RuleExplanation, RuleOutcome};
 pub use flags::{Flags, FollowedFlag};
+pub use into_rules::IntoRules;
 pub use load::{LoadError, Source, load};
 pub use lost::LostCounters;
 pub use matching::{
-    CellKeyBytes, Descriptor, Foreseen, KeyPlan, LimitsFrom, Match, MatchedLimits, Matches, SoleLimit, Variant,
+    CellKeyBytes, Descriptor, Foreseen, KeyPlan, LimitsFrom, Match, MatchedLimits, Matches, SoleLimit,
+    Variant,
 };
 pub use outline::{Outline, RulePlace, outline};
 pub use policy::Policy;

@@ -53,6 +53,7 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> Timestamp {
         #[cfg(feature = "counter")]
         let now = self.counter.now_us();

@@ -129,8 +129,8 @@ impl RateLimitLayer {
 
     /// Sets the cost of a request; one hit without it.
     #[must_use]
-    pub fn cost(self, cost: impl Fn(&Parts) -> Hits + Send + Sync + 'static) -> Self {
-        self.with(|shared| shared.cost = Some(Arc::new(cost)))
+    pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.cost = Some(Arc::new(move |parts| Hits::new(cost(parts)))))
     }
 
     /// Refunds a request if `when` returns true for its response: such as log-ins that succeed, so that only wrong passwords

@@ -1,11 +1,14 @@
 //! A check, built attribute by attribute.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate_core::Hits;
 use tidegate_limiter::{BlockingError, CheckRequest, Decision, DescriptorAsk, Limiter, Patience, wait_for};
 use tidegate_rules::UnknownDomain;
 
+use crate::attribute::AttributeValue;
 use crate::checked::Checked;
 use crate::skipped;
 use crate::spend::Spend;
@@ -27,25 +30,28 @@ use crate::spend::Spend;
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     domain: Cow<'a, str>,
-    attributes: Vec<(Cow<'a, str>, Cow<'a, [u8]>)>,
+    attributes: SmallVec<[Attribute<'a>; 3]>,
     /// Attributes that are known to be absent.
     without: Vec<Cow<'a, str>>,
     cost: Hits,
     patience: Patience,
 }
 
+/// A name and its value.
+type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
+
 impl<'a> Ask<'a> {
     /// A check against the rules of `domain`, with a cost of one hit.
     #[must_use]
     pub fn new(domain: impl Into<Cow<'a, str>>) -> Self {
-        let (domain, attributes) = (domain.into(), Vec::new());
+        let (domain, attributes) = (domain.into(), SmallVec::new());
         Ask { domain, attributes, without: Vec::new(), cost: Hits::ONE, patience: Patience::Waits }
     }
 
     /// Adds an attribute. If a name occurs twice, the first one counts.
     #[must_use]
-    pub fn with(mut self, name: impl Into<Cow<'a, str>>, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.attributes.push((name.into(), Cow::Borrowed(value.as_ref())));
+    pub fn with(mut self, name: impl Into<Cow<'a, str>>, value: impl AttributeValue<'a>) -> Self {
+        self.attributes.push((name.into(), value.into_bytes()));
         self
     }
 
@@ -107,6 +113,54 @@ impl<'a> Ask<'a> {
         Ok(Checked::new(limiter, self.decide_blocking(limiter)?))
     }
 
+    /// Waits until the request may go, and returns its answer: past refusals until their time has come, and as long as a leaky
+    /// bucket says. `sleep` waits for a span: `tokio::time::sleep`, or what your runtime has. A refusal that no time ends, such as
+    /// of a cost above the whole limit, is returned at once.
+    ///
+    /// Callers that wait are not queued: of several, any may go first. A leaky bucket queues them.
+    ///
+    /// ```
+    /// # #[cfg(feature = "memory")]
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    /// use tidegate::{Ask, ManualClock, Setup};
+    ///
+    /// let clock = Arc::new(ManualClock::default());
+    /// let rules = "{ domain: d, rules: [{ name: r, limits: [1/minute] }] }";
+    /// let limiter = Setup::new(rules).clock(clock.clone()).in_memory()?;
+    /// // A test does not wait: it sets its clock.
+    /// let sleep = |span: std::time::Duration| std::future::ready(clock.advance(span));
+    /// for _ in 0..3 {
+    ///     assert!(tidegate::block_on(Ask::new("d").until_ready(&limiter, sleep))?.is_allowed());
+    /// }
+    /// assert!(!Ask::new("d").check_blocking(&limiter)?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "memory"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// When the rules have no such domain.
+    pub async fn until_ready<S: Future<Output = ()>>(
+        &self,
+        limiter: &Limiter,
+        sleep: impl Fn(Duration) -> S,
+    ) -> Result<Checked, UnknownDomain> {
+        loop {
+            let checked = self.check(limiter).await?;
+            match checked.retry_after() {
+                Some(span) => sleep(span).await,
+                None => {
+                    if checked.delay() > Duration::ZERO {
+                        sleep(checked.delay()).await;
+                    }
+                    return Ok(checked);
+                }
+            }
+        }
+    }
+
     async fn decide(&self, limiter: &Limiter) -> Result<Decision, UnknownDomain> {
         let entries = self.entries();
         let descriptors = [self.descriptor(&entries)];
@@ -150,7 +204,7 @@ impl<'a> Ask<'a> {
         self.cost
     }
 
-    pub(crate) fn entries(&self) -> Vec<(&str, &[u8])> {
+    pub(crate) fn entries(&self) -> SmallVec<[(&str, &[u8]); 3]> {
         self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect()
     }
 

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidegate_limiter::{LATE_CALLS_HEARD_FOR, Limiter};
-use tidegate_rules::Diagnostics;
+use tidegate_rules::{Diagnostics, IntoRules};
 use tidegate_store_redis::{ConfigError, RedisConfig, RedisStore, StoreUrl, UrlError};
 
-use crate::setup::{IntoRules, Setup};
+use crate::setup::Setup;
 use crate::shared::SharedStoreError;
 
 /// Why a limiter on Redis cannot be created.

@@ -4,29 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, Observer};
-use tidegate_rules::code::Rules;
-use tidegate_rules::{Diagnostics, Format, RuleSet, Source};
+use tidegate_rules::{Diagnostics, IntoRules, RuleSet};
 use tidegate_store::{Clock, Store};
 #[cfg(feature = "memory")]
 use tidegate_store::{MemoryConfig, MemoryStore};
 
-/// Anything that rules can be compiled from: text (YAML or JSON), rules written in code, or a compiled set.
-pub trait IntoRules {
-    /// The compiled set.
-    ///
-    /// # Errors
-    /// With every mistake in the rules, each with its place and a hint.
-    fn into_rules(self) -> Result<RuleSet, Diagnostics>;
-}
-
-/// Compiles `rules`, for example for [`Limiter::replace_rules`]. Likely mistakes that still compile are in
+/// Compiles `rules`, to look at them before [`Limiter::replace_rules`]. Likely mistakes that still compile are in
 /// [`RuleSet::warnings`]: read them, or use [`Setup::deny_warnings`] or a `TracingObserver`.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = tidegate::in_memory("{ domain: d, rules: [{ name: r, limits: [1/minute] }] }")?;
-/// limiter.replace_rules(tidegate::compile("{ domain: d, rules: [{ name: r, limits: [2/minute] }] }")?);
+/// let more = tidegate::compile("{ domain: d, rules: [{ name: r, limits: [2/minute] }] }")?;
+/// assert_eq!(more.warnings().map(|warnings| warnings.to_string()), None);
+/// limiter.replace_rules(more)?;
 /// assert_eq!(tidegate::Ask::new("d").check_blocking(&limiter)?.remaining(), Some(1));
 /// # Ok(())
 /// # }
@@ -40,41 +32,13 @@ pub fn compile(rules: impl IntoRules) -> Result<RuleSet, Diagnostics> {
     rules.into_rules()
 }
 
-impl IntoRules for &str {
-    fn into_rules(self) -> Result<RuleSet, Diagnostics> {
-        RuleSet::compile(&[Source::new("rules", self)], Format::Native)
-    }
-}
-
-impl IntoRules for String {
-    fn into_rules(self) -> Result<RuleSet, Diagnostics> {
-        self.as_str().into_rules()
-    }
-}
-
-impl IntoRules for &Rules {
-    fn into_rules(self) -> Result<RuleSet, Diagnostics> {
-        self.compile()
-    }
-}
-
-impl IntoRules for Rules {
-    fn into_rules(self) -> Result<RuleSet, Diagnostics> {
-        self.compile()
-    }
-}
-
-impl IntoRules for RuleSet {
-    fn into_rules(self) -> Result<RuleSet, Diagnostics> {
-        Ok(self)
-    }
-}
-
 /// A builder for limiters, for what [`in_memory`](crate::in_memory) and `on_redis` do not cover.
 pub struct Setup {
     pub(crate) rules: Result<RuleSet, Diagnostics>,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) clock: Option<Arc<dyn Clock>>,
+    #[cfg(feature = "memory")]
+    pub(crate) memory: MemoryConfig,
     #[cfg(feature = "redis")]
     pub(crate) redis: tidegate_store_redis::RedisConfig,
 }
@@ -87,6 +51,8 @@ impl Setup {
             rules: rules.into_rules(),
             observer: Arc::new(NoObserver),
             clock: None,
+            #[cfg(feature = "memory")]
+            memory: MemoryConfig::new(),
             #[cfg(feature = "redis")]
             redis: tidegate_store_redis::RedisConfig::default(),
         }
@@ -123,13 +89,21 @@ impl Setup {
         self
     }
 
+    /// Sets the bounds of counters in memory.
+    #[cfg(feature = "memory")]
+    #[must_use]
+    pub fn memory(mut self, config: MemoryConfig) -> Self {
+        self.memory = config;
+        self
+    }
+
     /// A limiter with counters in this process's memory.
     ///
     /// # Errors
     /// With every mistake in the rules, each with its place and a hint.
     #[cfg(feature = "memory")]
     pub fn in_memory(self) -> Result<Limiter, Diagnostics> {
-        let config = MemoryConfig::default();
+        let config = self.memory;
         let store: Arc<dyn Store> = match &self.clock {
             None => Arc::new(MemoryStore::new(config)),
             Some(clock) => Arc::new(MemoryStore::with_clock(config, Arc::clone(clock))),

@@ -1,8 +1,11 @@
 //! What a request spent, as a value that knows when and from which cells.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_core::Hits;
@@ -174,6 +177,56 @@ impl Lease {
     #[must_use]
     pub fn token(&self) -> &LeaseToken {
         &self.token
+    }
+
+    /// Does `work` and keeps the lease until it is done, however long that takes: renews it each time a third of its time to
+    /// live has passed. `sleep` waits for a span: `tokio::time::sleep`, or what your runtime has. Then releases it.
+    ///
+    /// ```
+    /// # #[cfg(feature = "memory")]
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = tidegate::in_memory("{ domain: d, rules: [{ name: r, limits: [{ algorithm: concurrency, limit: 1, ttl: 60s }] }] }")?;
+    /// # let sleep = |_| std::future::pending();
+    /// # let job = tidegate::Ask::new("d");
+    /// # tidegate::block_on(async {
+    /// let lease = job.check(&limiter).await?.into_lease().expect("there is room");
+    /// let result = lease.around(async { "done" }, sleep).await?;
+    /// assert_eq!(result, "done");
+    /// assert!(job.check(&limiter).await?.is_allowed(), "its place is free again");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })
+    /// # }
+    /// # #[cfg(not(feature = "memory"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// When the lease had ended: somebody else may have its place, and `work` is dropped where it stands. A store that does not
+    /// answer is asked again at the next third, until the time to live is over.
+    pub async fn around<T, S: Future<Output = ()>>(
+        self,
+        work: impl Future<Output = T>,
+        sleep: impl Fn(Duration) -> S,
+    ) -> Result<T, LeaseError> {
+        let mut work = pin!(work);
+        let mut failed = 0;
+        loop {
+            let mut third = pin!(sleep(self.ttl() / 3));
+            let done = poll_fn(|context| match work.as_mut().poll(context) {
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+                Poll::Pending => third.as_mut().poll(context).map(|()| None),
+            });
+            if let Some(result) = done.await {
+                // Dropped here, it is released in the background: the work is done either way.
+                return Ok(result);
+            }
+            failed = match self.renew().await {
+                Ok(()) => 0,
+                // The third third in which nobody renewed it ends it.
+                Err(LeaseError::Store(_)) if failed < 2 => failed + 1,
+                Err(error) => return Err(error),
+            };
+        }
     }
 
     /// Renews the lease for another time to live.

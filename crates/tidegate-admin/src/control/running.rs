@@ -300,7 +300,7 @@ impl RunningRules {
         wanted.without_effect = Arc::new(named.collect());
         wanted.refused = None;
         let changes = compiled.is_some().then(|| rules.changes_since(before.rules()));
-        self.limiter.replace_rules(rules);
+        self.limiter.use_rules(rules);
         self.metrics.reloaded(&self.limiter.snapshot());
         wanted.digest = self.metrics.rules_digest();
         if self.source == RuleSource::Database {

@@ -34,7 +34,7 @@ impl World {
     }
 
     pub(crate) fn replace_rules(&self, files: &[&str]) {
-        self.limiter.replace_rules(compile(files));
+        self.limiter.use_rules(compile(files));
     }
 
     /// Decides one request of one hit in the domain `api`.

@@ -134,10 +134,11 @@ impl<const N: usize> Prepared<N> {
             return None;
         }
         let Shortcut { limit, scope, key, over, .. } = shortcut;
-        let key = key.key_of(values);
         let touch = Touch { limit, ask: Ask { hits, lease: None, over: *over }, group: Group::ENFORCED };
-        let spends = [Spend { cell: CellKey { scope, key: &key, tag: &key }, touch }];
-        let decided = self.limiter.store.decide_now(&Request::once(&spends))?;
+        let decided = key.with_key(values, |key| {
+            let spends = [Spend { cell: CellKey { scope, key, tag: key }, touch }];
+            self.limiter.store.decide_now(&Request::once(&spends))
+        })?;
         Some(Verdict::short(shortcut, &decided.outcomes[0]))
     }
 
@@ -152,11 +153,7 @@ impl<const N: usize> Prepared<N> {
     }
 
     /// The way of every other check.
-    async fn whole<V: AsRef<[u8]>>(
-        &self,
-        values: &[V; N],
-        hits: Hits,
-    ) -> Result<Verdict<'_>, PreparedError> {
+    async fn whole<V: AsRef<[u8]>>(&self, values: &[V; N], hits: Hits) -> Result<Verdict<'_>, PreparedError> {
         if let Way::TakesLease(rule) = self.shortcuts.way(&self.limiter, &self.domain, &self.attributes) {
             return Err(PreparedError::TakesLease { rule: rule.to_owned() });
         }

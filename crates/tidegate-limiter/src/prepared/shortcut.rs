@@ -57,8 +57,8 @@ pub(super) enum Way<'s> {
 pub(super) struct Shortcuts {
     /// The limiter's epoch when it was last looked, and what was found then: [`pack`].
     found: AtomicU64,
-    kept: Kept<Shortcut>,
-    names: Kept<Box<str>>,
+    kept: Interned<Shortcut>,
+    names: Interned<Box<str>>,
 }
 
 /// In the place of an index: no limit alone decides.
@@ -68,7 +68,7 @@ const TAKES_LEASE: u64 = 0x80;
 
 impl Shortcuts {
     pub(super) fn new() -> Self {
-        Shortcuts { found: AtomicU64::new(u64::MAX), kept: Kept::new(), names: Kept::new() }
+        Shortcuts { found: AtomicU64::new(u64::MAX), kept: Interned::new(), names: Interned::new() }
     }
 
     /// How to decide a request with these attributes under the rules in use.
@@ -113,11 +113,11 @@ impl Shortcuts {
 
 /// Values that are kept for good, each once.
 #[derive(Debug)]
-struct Kept<T>(Box<[OnceLock<T>]>);
+struct Interned<T>(Box<[OnceLock<T>]>);
 
-impl<T: PartialEq> Kept<T> {
+impl<T: PartialEq> Interned<T> {
     fn new() -> Self {
-        Kept((0..MOST).map(|_| OnceLock::new()).collect())
+        Interned((0..MOST).map(|_| OnceLock::new()).collect())
     }
 
     /// Its index; `None` if there is no room.
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn equal_values_are_kept_once_and_never_too_many() {
-        let kept = Kept::new();
+        let kept = Interned::new();
         assert_eq!((kept.keep("a"), kept.keep("b"), kept.keep("a")), (Some(0), Some(1), Some(0)));
         let many: Vec<String> = (0..40).map(|number| number.to_string()).collect();
         let indexes: Vec<_> = many.iter().map(|name| kept.keep(name)).collect();

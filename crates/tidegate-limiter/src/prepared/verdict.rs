@@ -67,6 +67,7 @@ impl<'p> Verdict<'p> {
 
     /// Whether the request may pass.
     #[must_use]
+    #[inline]
     pub fn is_allowed(&self) -> bool {
         self.allowed
     }

@@ -11,7 +11,7 @@ fn a_raised_limit_counts_at_once_and_keeps_what_was_spent() {
     let world = World::new(&per_user("10/minute"));
     world.check_cost(&[("user", "1")], 10);
     assert!(!world.check(&[("user", "1")]).allowed);
-    assert_eq!(world.limiter.replace_rules(compile(&per_user("12/minute"))), 2);
+    assert_eq!(world.limiter.use_rules(compile(&per_user("12/minute"))), 2);
     assert_eq!(told(&world.check(&[("user", "1")])), (Some("per-user"), 12, 1));
 }
 
@@ -19,7 +19,7 @@ fn a_raised_limit_counts_at_once_and_keeps_what_was_spent() {
 fn a_changed_window_is_a_new_counter() {
     let world = World::new(&per_user("10/minute"));
     world.check_cost(&[("user", "1")], 10);
-    world.limiter.replace_rules(compile(&per_user("10/hour")));
+    world.limiter.use_rules(compile(&per_user("10/hour")));
     assert_eq!(told(&world.check(&[("user", "1")])), (Some("per-user"), 10, 9));
 }
 
@@ -27,7 +27,7 @@ fn a_changed_window_is_a_new_counter() {
 fn a_decision_keeps_the_rules_it_was_made_under() {
     let world = World::new(&per_user("10/minute"));
     let decision = world.check(&[("user", "1")]);
-    world.limiter.replace_rules(compile("- { name: other, limits: [1/minute] }"));
+    world.limiter.use_rules(compile("- { name: other, limits: [1/minute] }"));
     assert_eq!(told(&decision), (Some("per-user"), 10, 9));
 }
 

@@ -131,7 +131,10 @@ fn any_rules() -> impl Strategy<Value = (Vec<String>, bool)> {
 /// `None` where the compiler refuses a combination.
 fn rule_set((rules, bans): &(Vec<String>, bool)) -> Option<RuleSet> {
     let named = rules.iter().enumerate().map(|(number, rule)| format!("- {{ name: r{number}, {rule} }}\n"));
-    let text = format!("domain: api\nrules:\n{}- {{ name: idle, match: {{ never: x }}, limits: [1/s] }}", named.collect::<String>());
+    let text = format!(
+        "domain: api\nrules:\n{}- {{ name: idle, match: {{ never: x }}, limits: [1/s] }}",
+        named.collect::<String>()
+    );
     let rules = RuleSet::compile(&[tidegate_rules::Source::new("rules.yaml", text)], Format::Native).ok()?;
     let ban = RuntimeOverride {
         domain: "api".into(),
@@ -168,6 +171,8 @@ proptest! {
         let (Some(mut ours), Some(mut others)) = (sets(), sets()) else { return Err(TestCaseError::reject("invalid rules")) };
         let ((limiter, clock), (twin, twins_clock)) = (silent(ours.remove(0)), silent(others.remove(0)));
         let prepared = limiter.prepare("api", ATTRIBUTES).unwrap();
+        // Longer than a key on the stack, and than a length of one byte.
+        let (long_path, long_key) = ("/".repeat(62), "k".repeat(200));
         for step in steps {
             match step {
                 Step::Wait(micros) => {
@@ -175,11 +180,11 @@ proptest! {
                     twins_clock.advance(Micros::new(micros));
                 }
                 Step::Replace(number) => {
-                    limiter.replace_rules(rule_set(&all[number]).unwrap());
-                    twin.replace_rules(rule_set(&all[number]).unwrap());
+                    limiter.use_rules(rule_set(&all[number]).unwrap());
+                    twin.use_rules(rule_set(&all[number]).unwrap());
                 }
                 Step::Check(which, cost) => {
-                    let values = [["ann", "bob"][which[0]], ["/a", "/b"][which[1]], ["k", "l"][which[2]]];
+                    let values = [["ann", "bob"][which[0]], ["/a", &*long_path][which[1]], ["k", &*long_key][which[2]]];
                     let decision = whole_check(&twin, &values, cost);
                     let verdict = prepared.check_cost_blocking(&values, cost).unwrap();
                     prop_assert_eq!(of_verdict(&verdict), of_decision(&decision), "{:?}", all);
@@ -230,13 +235,13 @@ fn a_rule_that_gives_leases_cannot_be_prepared() {
     assert_eq!(limiter.prepare("api", ["user"]).unwrap_err(), takes_lease);
     // Requests that cannot match it can.
     let elsewhere = held.replace("key", "match: { path: /jobs }, key");
-    limiter.replace_rules(compile(&elsewhere));
+    limiter.use_rules(compile(&elsewhere));
     let prepared = limiter.prepare("api", ["user"]).unwrap();
     assert!(prepared.check_blocking(&["ann"]).unwrap().is_allowed());
     // Rules may change to such.
-    limiter.replace_rules(compile(held));
+    limiter.use_rules(compile(held));
     assert_eq!(prepared.check_blocking(&["ann"]).unwrap_err(), takes_lease);
-    limiter.replace_rules(compile("- { name: a, key: [user], limits: [1/h] }"));
+    limiter.use_rules(compile("- { name: a, key: [user], limits: [1/h] }"));
     assert!(prepared.check_blocking(&["ann"]).unwrap().is_allowed());
 }
 
@@ -247,17 +252,21 @@ fn a_domain_that_is_gone_is_an_error() {
     let prepared = limiter.prepare("api", ["user"]).unwrap();
     assert!(prepared.check_blocking(&["ann"]).unwrap().is_allowed());
     let other = "{ domain: app, rules: [{ name: a, limits: [1/h] }] }";
-    limiter.replace_rules(RuleSet::compile(&[tidegate_rules::Source::new("a", other)], Format::Native).unwrap());
+    limiter.use_rules(RuleSet::compile(&[tidegate_rules::Source::new("a", other)], Format::Native).unwrap());
     assert!(matches!(prepared.check_blocking(&["ann"]), Err(PreparedError::UnknownDomain(_))));
 }
 
 #[test]
 fn a_handle_that_met_many_limits_still_answers_right() {
-    let rules = |limit: u64| compile(&format!("- {{ name: a, key: [user], limits: [{{ algorithm: fixed_window, limit: {limit}, window: 1h }}] }}"));
+    let rules = |limit: u64| {
+        compile(&format!(
+            "- {{ name: a, key: [user], limits: [{{ algorithm: fixed_window, limit: {limit}, window: 1h }}] }}"
+        ))
+    };
     let (limiter, _) = silent(rules(1));
     let prepared = limiter.prepare("api", ["user"]).unwrap();
     for limit in 1..80 {
-        limiter.replace_rules(rules(limit));
+        limiter.use_rules(rules(limit));
         let verdict = prepared.check_blocking(&["ann"]).unwrap();
         assert_eq!((verdict.limit(), verdict.remaining(), verdict.rule()), (Some(limit), Some(0), Some("a")));
     }

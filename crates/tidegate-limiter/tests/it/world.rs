@@ -37,7 +37,7 @@ impl World {
     pub(crate) fn envoy(rules: &str) -> Self {
         let world = World::new("- { name: unused, limits: [1/minute] }");
         let source = tidegate_rules::Source::new("envoy.yaml", rules);
-        world.limiter.replace_rules(
+        world.limiter.use_rules(
             RuleSet::compile(&[source], Format::EnvoyRatelimit).unwrap_or_else(|error| panic!("{error}")),
         );
         world

@@ -55,12 +55,31 @@ struct KeyPart {
 }
 
 impl KeyPlan {
-    /// The key, from one value per attribute, in the order of the attributes.
+    /// Calls `with` with the key made of one value per attribute, in the order of the attributes. A short key is never
+    /// allocated, nor moved.
     ///
     /// # Panics
     /// If there are fewer values than attributes.
     #[inline]
-    pub fn key_of<V: AsRef<[u8]>>(&self, values: &[V]) -> CellKeyBytes {
+    pub fn with_key<V: AsRef<[u8]>, T>(&self, values: &[V], with: impl FnOnce(&[u8]) -> T) -> T {
+        let mut buffer = [0; SHORT_KEY];
+        let mut length = 0;
+        for part in &self.0 {
+            let value = values[part.value].as_ref();
+            let place = buffer.get_mut(length..length + 1 + value.len());
+            let (Some([prefix, rest @ ..]), false) = (place, part.is_hashed || value.len() > ONE_BYTE_LENGTH)
+            else {
+                return with(&self.long_key(values));
+            };
+            *prefix = value.len() as u8;
+            rest.copy_from_slice(value);
+            length += 1 + value.len();
+        }
+        with(&buffer[..length])
+    }
+
+    #[inline(never)]
+    fn long_key<V: AsRef<[u8]>>(&self, values: &[V]) -> CellKeyBytes {
         let mut key = CellKeyBytes::new();
         for part in &self.0 {
             let value = values[part.value].as_ref();
@@ -73,6 +92,11 @@ impl KeyPlan {
         key
     }
 }
+
+/// Longer keys are built in a list.
+const SHORT_KEY: usize = 64;
+/// The longest part whose length is one byte in a key, as [`append_to_key`] writes it.
+const ONE_BYTE_LENGTH: usize = 0x7f;
 
 impl RuleSet {
     /// What becomes of every request of the domain that has these attributes and no others.
@@ -107,9 +131,10 @@ impl NativeDomain {
     ) -> impl Iterator<Item = (&'r Selector, &'r Rule)> {
         let rules = self.selectors.iter().map(|selector| (selector, set.rule(selector.rule)));
         rules.filter(|(selector, rule)| {
-            let lacks_one = selector.conditions.iter().any(|condition| {
-                condition.is.is_some() && !self.is_among(condition.attribute, attributes)
-            });
+            let lacks_one = selector
+                .conditions
+                .iter()
+                .any(|condition| condition.is.is_some() && !self.is_among(condition.attribute, attributes));
             rule.enabled && !set.flag_states().keep_off(rule) && !lacks_one
         })
     }
@@ -128,10 +153,14 @@ impl NativeDomain {
         if self.replaces_any {
             return None;
         }
-        let mut sole = None;
+        let (mut sole, mut coordination) = (None, None);
         for (selector, rule) in self.possible(set, attributes) {
             let is_among = |attribute: &u32| self.is_among(*attribute, attributes);
             if selector.conditions.iter().any(|condition| is_among(&condition.attribute)) {
+                return None;
+            }
+            // What is said to have decided depends on all rules that match, also on those that count nothing.
+            if *coordination.get_or_insert(rule.coordination) != rule.coordination {
                 return None;
             }
             if !selector.key.iter().all(is_among) {
@@ -140,7 +169,11 @@ impl NativeDomain {
                 if is_skipped { continue } else { return None }
             }
             let depends_on_key = rule.rollout.is_some() || rule.limits.experiment.is_some();
-            if depends_on_key || rule.penalty.is_some() || rule.mode != Mode::Enforce || selector.colocate.is_some() {
+            if depends_on_key
+                || rule.penalty.is_some()
+                || rule.mode != Mode::Enforce
+                || selector.colocate.is_some()
+            {
                 return None;
             }
             if !rule.limits.overrides.is_empty() {

@@ -349,6 +349,7 @@ impl<C: Clock> MemoryStore<C> {
         Locked(wanted.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect())
     }
 
+    #[inline]
     fn locate(&self, cell: &CellKey<'_>) -> (usize, Tag) {
         // The scope's digest goes into the hash key: it is computed when rules compile and costs nothing here.
         let digest = cell.scope.digest();
@@ -359,6 +360,7 @@ impl<C: Clock> MemoryStore<C> {
         (usize::try_from(shard).expect("below the number of shards"), Tag { first, rest: h2 })
     }
 
+    #[inline]
     fn moment(&self) -> Moment {
         let time = self.clock.now();
         Moment { time, second: time.as_micros() / 1_000_000 }
@@ -495,6 +497,7 @@ impl Locked<'_> {
 
 impl Heap {
     /// Tracks the change of a locked shard's memory. Most decisions change none.
+    #[inline]
     fn follow(&self, before: usize, after: usize) {
         match after.cmp(&before) {
             std::cmp::Ordering::Greater => self.bytes.fetch_add(after - before, Ordering::Relaxed),

@@ -333,6 +333,7 @@ fn look(limit: &Limit, cell: &Cell, now: Moment) -> Outcome {
     limit.look(cell, now.time, Ask::look())
 }
 
+#[inline]
 fn note(outcome: Outcome, now: Moment) -> Note {
     // A request for more than the whole quota has not reached a limit.
     let spent = outcome.remaining == 0 || outcome.retry_after().is_some();

@@ -39,21 +39,25 @@ impl Note {
     const VACANT: Note = Note(0);
 
     /// A cell whose full quota is back at `second`, at most [`LONGEST`] from now.
+    #[inline]
     pub(super) fn until(second: u64, spent: bool) -> Self {
         // Zero without flags means vacant.
         let kept = u32::try_from(second & u64::from(SECONDS)).expect("masked to 29 bits").max(1);
         Note(kept | if spent { SPENT } else { 0 })
     }
 
+    #[inline]
     fn is_spent(self) -> bool {
         self.0 & SPENT != 0
     }
 
+    #[inline]
     fn is_over(self, second: u64) -> bool {
         second.wrapping_sub(u64::from(self.0)) & u64::from(SECONDS) < PAST
     }
 
     /// The later end of the two if they are less than [`PAST`] apart; else this one's.
+    #[inline]
     fn later_second(self, other: Note) -> u32 {
         let later = if self.is_over(u64::from(other.0)) { other } else { self };
         later.0 & SECONDS

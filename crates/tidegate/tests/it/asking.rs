@@ -52,7 +52,7 @@ fn a_mistake_in_the_rules_is_shown_with_its_place() {
 #[test]
 fn a_decision_says_its_numbers_plainly() {
     let clock = std::sync::Arc::new(tidegate::ManualClock::default());
-    let limiter = tidegate::in_memory_with(RULES, clock).unwrap();
+    let limiter = tidegate::Setup::new(RULES).clock(clock).in_memory().unwrap();
     let decision = Ask::new("api").with("user", "alice").cost(9).check_blocking(&limiter).unwrap();
     assert_eq!(
         (decision.rule(), decision.limit(), decision.remaining()),
@@ -101,4 +101,93 @@ fn a_decision_names_the_rules_that_skipped_it() {
     };
     assert_eq!(skipped(Ask::new("d").with("usr", "ann")), ["per-user"]);
     assert_eq!(skipped(Ask::new("d").with("user", "ann")), [""; 0]);
+}
+
+#[test]
+fn every_kind_of_value_names_the_caller_that_its_text_names() {
+    let limiter = in_memory("{ domain: d, rules: [{ name: r, key: [user], limits: [100/h] }] }").unwrap();
+    let left = |ask: Ask<'_>| ask.check_blocking(&limiter).unwrap().remaining().unwrap();
+    let text = "42".to_owned();
+    let asks = [
+        Ask::new("d").with("user", 42),
+        Ask::new("d").with("user", 42_u64),
+        Ask::new("d").with("user", "42"),
+        Ask::new("d").with("user", &text),
+        Ask::new("d").with("user", text.clone()),
+        Ask::new("d").with("user", b"42"),
+        Ask::new("d").with("user", vec![b'4', b'2']),
+        Ask::new("d").with("user", std::borrow::Cow::from("42")),
+    ];
+    assert_eq!(asks.map(left), [99, 98, 97, 96, 95, 94, 93, 92]);
+    let address = std::net::Ipv4Addr::LOCALHOST;
+    assert_eq!(left(Ask::new("d").with("user", address)), 99);
+    assert_eq!(left(Ask::new("d").with("user", "127.0.0.1")), 98);
+}
+
+/// A limiter by a clock, and a sleep that sets it.
+fn with_clock(rules: &str) -> (tidegate::Limiter, std::sync::Arc<tidegate::ManualClock>) {
+    let clock = std::sync::Arc::new(tidegate::ManualClock::default());
+    (tidegate::Setup::new(rules).clock(clock.clone()).in_memory().unwrap(), clock)
+}
+
+#[test]
+fn who_waits_until_ready_goes_when_the_quota_allows_it_and_not_before() {
+    use tidegate::Clock;
+    let (limiter, clock) = with_clock(RULES);
+    let sleep = |span: Duration| std::future::ready(clock.advance(span));
+    let alice = Ask::new("api").with("user", "alice");
+    let ready = |ask: &Ask<'_>| tidegate::block_on(ask.until_ready(&limiter, sleep)).unwrap().allowed;
+    for _ in 0..10 {
+        assert!(ready(&alice));
+    }
+    assert_eq!(clock.now().as_micros(), 0, "a burst of ten needs no waiting");
+    assert!(ready(&alice) && ready(&alice));
+    assert_eq!(clock.now().as_micros(), 2 * 3_600_000_000);
+    assert!(
+        !ready(&alice.clone().cost(11)),
+        "more than the bucket holds never passes, and is not waited for"
+    );
+    // A leaky bucket admits at once, and says how long to wait.
+    let smooth = Ask::new("api").with("smooth", "yes");
+    assert!(ready(&smooth) && ready(&smooth));
+    assert_eq!(clock.now().as_micros(), 3 * 3_600_000_000);
+}
+
+#[test]
+fn a_lease_around_work_lives_as_long_as_the_work_and_no_longer() {
+    let rules =
+        "{ domain: d, rules: [{ name: r, limits: [{ algorithm: concurrency, limit: 1, ttl: 60s }] }] }";
+    let (limiter, clock) = with_clock(rules);
+    let job = Ask::new("d");
+    let lease = || job.check_blocking(&limiter).unwrap().into_lease().unwrap();
+    let sleep = |span: Duration| std::future::ready(clock.advance(span));
+    // Work that is pending until ten thirds of the time to live have passed.
+    let mut left = 10;
+    let work = std::future::poll_fn(|_| {
+        assert!(!job.check_blocking(&limiter).unwrap().allowed, "its place is taken");
+        left -= 1;
+        if left == 0 { std::task::Poll::Ready("done") } else { std::task::Poll::Pending }
+    });
+    assert_eq!(tidegate::block_on(lease().around(work, sleep)).unwrap(), "done");
+    assert!(job.check_blocking(&limiter).unwrap().allowed, "and free again");
+    // Time jumps over its end: the work stops.
+    let jump = |_| std::future::ready(clock.advance(Duration::from_secs(61)));
+    let lost = tidegate::block_on(lease().around(std::future::pending::<()>(), jump));
+    assert!(matches!(lost, Err(tidegate::LeaseError::Ended)), "{lost:?}");
+}
+
+#[test]
+fn a_prepared_check_follows_rules_that_change() {
+    let rules = |limit: &str| {
+        tidegate::rules::Rules::new("api").rule(tidegate::rules::Rule::new("r").key("user").limit(limit))
+    };
+    let limiter = in_memory(rules("1/h")).unwrap();
+    let per_user = limiter.prepare("api", ["user"]).unwrap();
+    let allowed = |user: &str| per_user.check_blocking(&[user]).unwrap().is_allowed();
+    assert_eq!([allowed("ann"), allowed("ann"), allowed("bob")], [true, false, true]);
+    limiter.replace_rules(rules("2/h")).unwrap();
+    assert_eq!([allowed("ann"), allowed("ann")], [true, false]);
+    let mistakes = limiter.replace_rules("{ domain: api, rules: [] }").unwrap_err();
+    assert!(mistakes.to_string().contains("there are no rules"), "{mistakes}");
+    assert!(!allowed("ann"), "the old rules stay");
 }

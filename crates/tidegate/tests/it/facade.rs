@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::observe::{
-    BreakerState, Decided, Match, Observer, Overload, Rule, RuleResult, RuleWatcher, StoreCall,
+    BreakerState, CompiledRule, Decided, Match, Observer, Overload, RuleResult, RuleWatcher, StoreCall,
 };
 use tidegate::redis_config::UrlError;
 use tidegate::rules::{self, Rules, TokenBucket};
 use tidegate::store::{
-    BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Outcome, Refund, Reply, Request, Stamped, Store,
-    Verdict,
+    BatchOutcomes, CellCharge, CellKey, CellLimit, CellVerdict, LeaseRef, Outcome, Refund, Reply, Request,
+    Stamped, Store,
 };
 use tidegate::{
     Ask, LimiterConfig, Micros, NoObserver, OnRedisError, RemoteConfig, Runtime, Setup, Source, Task,
@@ -23,7 +23,7 @@ struct Generous;
 impl Store for Generous {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         let yes = Outcome {
-            verdict: Verdict::Admitted { delay: Micros::ZERO },
+            verdict: CellVerdict::Admitted { delay: Micros::ZERO },
             remaining: 7,
             reset_after: Micros::from_secs(1),
         };
@@ -36,7 +36,7 @@ impl Store for Generous {
     fn charge<'a>(&'a self, _: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         Reply::Now(Ok(Stamped::default()))
     }
-    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, Stamped<()>> {
+    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a CellLimit) -> Reply<'a, Stamped<()>> {
         Reply::Now(Ok(Stamped::default()))
     }
     fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
@@ -83,7 +83,7 @@ struct Diary(Arc<Mutex<Vec<String>>>);
 struct Page(Diary, String);
 
 impl Observer for Diary {
-    fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
+    fn watch_rule(&self, rule: &CompiledRule) -> Arc<dyn RuleWatcher> {
         Arc::new(Page(self.clone(), rule.name().to_owned()))
     }
     fn store_called(&self, _: StoreCall, _: Micros) {}
@@ -196,7 +196,7 @@ fn rules_in_code_are_swapped_in_while_counters_stay() {
     let limiter = tidegate::in_memory(rules(2)).unwrap();
     let ann = Ask::new("api").with("user", "ann");
     assert!(ann.check_blocking(&limiter).unwrap().allowed && ann.check_blocking(&limiter).unwrap().allowed);
-    limiter.replace_rules(rules(3).compile().unwrap());
+    limiter.replace_rules(rules(3)).unwrap();
     assert!(ann.check_blocking(&limiter).unwrap().allowed, "one more than before");
     assert!(!ann.check_blocking(&limiter).unwrap().allowed, "and what was spent stays spent");
 }
@@ -226,7 +226,7 @@ fn with_tracing_rules_that_may_not_be_meant_so_are_seen() {
     let seen = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let limiter = Setup::new(fine).observer(tidegate::TracingObserver::new()).in_memory().unwrap();
     assert_eq!(seen(), "");
-    limiter.replace_rules(tidegate::compile(odd).unwrap());
+    limiter.replace_rules(odd).unwrap();
     let text = seen();
     assert!(
         text.contains("WARN") && text.contains("paths are lowercased") && text.contains("write `/items`"),

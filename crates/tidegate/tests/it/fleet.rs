@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
 use tidegate::middleware::identity::Attributes;
-use tidegate::{Ask, Hits, Limiter, RateLimitLayer, RedisConfig, on_redis, on_redis_with};
+use tidegate::{Ask, Limiter, RateLimitLayer, RedisConfig, on_redis, on_redis_with};
 use tidegate_testkit::Redis;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -85,7 +85,7 @@ async fn middleware_gives_back_what_failed_where_another_node_sees_it() {
         ann.push("user", &b"ann"[..]);
         ann
     });
-    let layer = layer.build().unwrap().cost(|_| Hits::new(40));
+    let layer = layer.build().unwrap().cost(|_| 40);
     let kept = layer.clone().layer(fails).oneshot(Request::new(Empty::new())).await.unwrap();
     assert_eq!(kept.status(), StatusCode::SERVICE_UNAVAILABLE);
     let left = async || {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::store::{
-    BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Refund, Reply, Request, Stamped, Store, StoreError,
+    BatchOutcomes, CellCharge, CellKey, CellLimit, LeaseRef, Refund, Reply, Request, Stamped, Store,
+    StoreError,
 };
 use tidegate::{Ask, Clock, Limiter, ManualClock, RedisConfig, Setup, Timestamp};
 use tidegate_testkit::{Fault, FaultProxy, Redis};
@@ -162,7 +163,7 @@ impl Store for Leaving {
     fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         self.or_away(|| self.store.charge(charges))
     }
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a CellLimit) -> Reply<'a, Stamped<()>> {
         self.or_away(|| self.store.reset(cell, limit))
     }
     fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {

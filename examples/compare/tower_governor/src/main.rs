@@ -42,5 +42,5 @@ async fn service(listener: tokio::net::TcpListener, app: Router) -> Result<(), B
 
 fn main() {
     // It checks with governor, and has no check without HTTP.
-    println!("—");
+    println!("—\n—");
 }

@@ -84,7 +84,7 @@ fn what_was_admitted_here_reaches_the_store_once() {
     let second = Fleet::running(&rules(100), Setting::default());
     drop(second);
     let exact = "- { name: a, key: [user], limits: [{ algorithm: fixed_window, limit: 100, window: 1h }] }";
-    fleet.nodes[0].limiter.replace_rules(crate::world::compile(exact));
+    fleet.nodes[0].limiter.use_rules(crate::world::compile(exact));
     let look = fleet.nodes[0].check_cost("one", 0);
     assert_eq!(look.source, Source::Store);
     assert_eq!(look.governing().unwrap().limit().unwrap().outcome.remaining, 70);

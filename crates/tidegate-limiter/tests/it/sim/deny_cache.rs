@@ -197,7 +197,7 @@ fn a_raised_limit_counts_at_once_where_the_rules_changed() {
     let node = &fleet.nodes[0];
     node.check_cost("one", 10);
     assert!(!node.check("one").allowed);
-    node.limiter.replace_rules(compile(&rules("{ algorithm: fixed_window, limit: 12, window: 1h }")));
+    node.limiter.use_rules(compile(&rules("{ algorithm: fixed_window, limit: 12, window: 1h }")));
     assert!(node.check("one").allowed);
 }
 
@@ -266,7 +266,7 @@ fn whatever_the_algorithm_a_refusal_told_here_is_what_the_store_would_say() {
             twin.executor.run_for(pause);
             let here = fleet.nodes[0].check_cost("one", cost);
             // The twin remembers nothing: a change of rules makes it forget.
-            twin.nodes[0].limiter.replace_rules(compile(&rules(limit)));
+            twin.nodes[0].limiter.use_rules(compile(&rules(limit)));
             let truth = twin.nodes[0].check_cost("one", cost);
             assert_eq!(here.allowed, truth.allowed, "{limit}, seed {seed}");
             if here.source == Source::DenyCache {

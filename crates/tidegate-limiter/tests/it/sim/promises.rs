@@ -48,7 +48,7 @@ fn local_fallback_gives_what_a_raised_limit_adds_and_nothing_anew_after_other_ru
             assert_eq!(admitted(&fleet.nodes[0], "one", 10), 5);
             fleet.nodes.iter().for_each(|node| assert!(!node.check("one").allowed));
             for node in &fleet.nodes {
-                node.limiter.replace_rules(compile(&rules));
+                node.limiter.use_rules(compile(&rules));
             }
             let during: usize = (0..8).map(|_| stall(&fleet, "one", 10)).sum();
             assert_eq!(during, more, "{nodes} nodes: {rules}");

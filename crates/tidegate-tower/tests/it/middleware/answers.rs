@@ -102,10 +102,9 @@ async fn a_domain_that_new_rules_no_longer_have_is_an_error_to_every_request() {
     let app = app().layer(RateLimitLayer::new(limiter.clone(), "api").unwrap());
     assert_eq!(oneshot(app.clone(), "/login").await.status(), 200);
     let source = tidegate_rules::Source::new("other", "{ domain: other, rules: [] }");
-    limiter
-        .replace_rules(tidegate_rules::RuleSet::compile(&[source], tidegate_rules::Format::Native).unwrap());
+    limiter.use_rules(tidegate_rules::RuleSet::compile(&[source], tidegate_rules::Format::Native).unwrap());
     assert_eq!(oneshot(app.clone(), "/login").await.status(), 500);
-    limiter.replace_rules(rules("  - { name: r, limits: [9/s] }"));
+    limiter.use_rules(rules("  - { name: r, limits: [9/s] }"));
     assert_eq!(oneshot(app, "/login").await.status(), 200);
 }
 

@@ -7,7 +7,7 @@ use axum::middleware::{self, Next};
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
 use serde_json::json;
-use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_core::{Micros, Timestamp};
 use tidegate_store::ManualClock;
 use tidegate_store::conformance::Broken;
 use tidegate_tower::RateLimitLayer;
@@ -142,7 +142,7 @@ async fn a_closure_may_read_what_an_earlier_layer_found_out() {
         })
         .build()
         .unwrap()
-        .cost(|parts| Hits::new(if parts.uri.path() == "/login" { 10 } else { 1 }));
+        .cost(|parts| if parts.uri.path() == "/login" { 10 } else { 1 });
     let authenticate = |mut request: Request, next: Next| async {
         let bob = request.uri().query() == Some("bob");
         request.extensions_mut().insert(User(if bob { "bob" } else { "alice" }));
@@ -172,7 +172,7 @@ async fn rules_change_while_requests_go_on() {
     let limiter = limiter(PER_CLIENT);
     let server = serve(app().layer(RateLimitLayer::new(limiter.clone(), "api").unwrap())).await;
     assert_eq!(get(server, "/").await.header("x-ratelimit-remaining"), "1");
-    limiter.replace_rules(rules("  - { name: per-client, key: [client], limits: [9/minute] }"));
+    limiter.use_rules(rules("  - { name: per-client, key: [client], limits: [9/minute] }"));
     assert_eq!(get(server, "/").await.header("x-ratelimit-remaining"), "7");
 }
 
@@ -189,7 +189,7 @@ async fn a_domain_that_later_rules_no_longer_have_is_refused_as_the_proxy_refuse
     assert_eq!(get(server, "/").await.status, 200);
     let other = tidegate_rules::Source::new("other.yaml", "{ domain: other, rules: [] }");
     let other = tidegate_rules::RuleSet::compile(&[other], tidegate_rules::Format::Native).unwrap();
-    limiter.replace_rules(other);
+    limiter.use_rules(other);
     let answer = get(server, "/").await;
     assert_eq!(
         (answer.status.as_u16(), answer.json()["type"].as_str()),

@@ -122,7 +122,7 @@ impl Node {
     }
 
     fn run_rules(&self, rules: &str) {
-        self.limiter.replace_rules(compiled(rules));
+        self.limiter.use_rules(compiled(rules));
         self.metrics.reloaded(&self.limiter.snapshot());
     }
 
