@@ -134,7 +134,10 @@ fn with_clock(rules: &str) -> (tidegate::Limiter, std::sync::Arc<tidegate::Manua
 fn who_waits_until_ready_goes_when_the_quota_allows_it_and_not_before() {
     use tidegate::Clock;
     let (limiter, clock) = with_clock(RULES);
-    let sleep = |span: Duration| std::future::ready(clock.advance(span));
+    let sleep = |span: Duration| {
+        clock.advance(span);
+        std::future::ready(())
+    };
     let alice = Ask::new("api").with("user", "alice");
     let ready = |ask: &Ask<'_>| tidegate::block_on(ask.until_ready(&limiter, sleep)).unwrap().allowed;
     for _ in 0..10 {
@@ -160,7 +163,10 @@ fn a_lease_around_work_lives_as_long_as_the_work_and_no_longer() {
     let (limiter, clock) = with_clock(rules);
     let job = Ask::new("d");
     let lease = || job.check_blocking(&limiter).unwrap().into_lease().unwrap();
-    let sleep = |span: Duration| std::future::ready(clock.advance(span));
+    let sleep = |span: Duration| {
+        clock.advance(span);
+        std::future::ready(())
+    };
     // Work that is pending until ten thirds of the time to live have passed.
     let mut left = 10;
     let work = std::future::poll_fn(|_| {
@@ -171,7 +177,10 @@ fn a_lease_around_work_lives_as_long_as_the_work_and_no_longer() {
     assert_eq!(tidegate::block_on(lease().around(work, sleep)).unwrap(), "done");
     assert!(job.check_blocking(&limiter).unwrap().allowed, "and free again");
     // Time jumps over its end: the work stops.
-    let jump = |_| std::future::ready(clock.advance(Duration::from_secs(61)));
+    let jump = |_| {
+        clock.advance(Duration::from_secs(61));
+        std::future::ready(())
+    };
     let lost = tidegate::block_on(lease().around(std::future::pending::<()>(), jump));
     assert!(matches!(lost, Err(tidegate::LeaseError::Ended)), "{lost:?}");
 }
