@@ -324,7 +324,7 @@ fn rules_that_ban_or_do_not_match_are_blanket_rules() {
     let rule_of = |text: &str| {
         let world = World::new("100/second");
         let rules = RuleSet::compile(&[Source::new("rules.yaml", text)], Format::Native).unwrap();
-        world.service.limiter.replace_rules(rules);
+        world.service.limiter.use_rules(rules);
         world.settle();
         let mut stream = world.stream();
         stream.take(report("a", 0, 1, 0)).unwrap();
