@@ -86,6 +86,10 @@ pub(crate) trait Behaviour: Transitions + Into<Limit> + Clone {
     /// The share of each of `nodes`.
     fn divided(&self, nodes: u64) -> Result<Self, LimitError>;
 
+    /// The limit to take hits under that are spent up to `held` later, so that in any window no more are spent than this one
+    /// allows. None if its hits cannot be taken before they are spent.
+    fn paid_ahead(&self, held: Micros) -> Option<Result<Self, LimitError>>;
+
     /// The stricter of both in each number; none if the other is of another family. The periods are the same.
     fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>>;
 }

@@ -307,6 +307,11 @@ impl Behaviour for Concurrency {
         Concurrency::new(self.limit.div_ceil(nodes), self.ttl, self.refused)
     }
 
+    fn paid_ahead(&self, _: Micros) -> Option<Result<Self, LimitError>> {
+        // A place is held, not spent.
+        None
+    }
+
     fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
         let Limit::Concurrency(other) = other else { return None };
         let (limit, ttl) = (self.limit.min(other.limit), self.ttl.max(other.ttl));

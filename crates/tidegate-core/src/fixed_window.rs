@@ -233,6 +233,11 @@ impl Behaviour for FixedWindow {
         Ok(self.with_limit(self.limit.div_ceil(nodes)))
     }
 
+    fn paid_ahead(&self, _: Micros) -> Option<Result<Self, LimitError>> {
+        // They are spent in the window that they were taken from, or not at all.
+        Some(Ok(self.clone()))
+    }
+
     fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
         let Limit::FixedWindow(other) = other else { return None };
         Some(Ok(self.with_limit(self.limit.min(other.limit)).into()))

@@ -170,6 +170,11 @@ impl Behaviour for LeakyBucket {
         LeakyBucket::new(self.rate().divided(nodes)?, self.max_delay)
     }
 
+    fn paid_ahead(&self, _: Micros) -> Option<Result<Self, LimitError>> {
+        // A place in the queue is a time, which passes while it is held.
+        None
+    }
+
     fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
         let Limit::LeakyBucket(other) = other else { return None };
         let rate = self.rate().slower(other.rate());

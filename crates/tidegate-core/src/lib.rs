@@ -60,7 +60,7 @@ pub use outcome::{Outcome, Verdict};
 pub use over::{DEBT_REPAID_WITHIN, Over};
 pub use request::{Ask, Touch, decide_in_order, decide_request};
 pub use scope::{Scope, append_part, take_part};
-pub use shares::{Claim, Holder, Lender, Lending, Share, divide};
+pub use shares::{Claim, Holder, Lender, Lending, Prepaid, Purse, Returned, Share, divide};
 pub use sliding_log::{Log, RefusedHits, SlidingLog};
 pub use sliding_window::{SlidingCell, SlidingWindow};
 pub use token_bucket::TokenBucket;

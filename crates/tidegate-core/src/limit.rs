@@ -193,6 +193,11 @@ impl Limit {
         ask!(self, limit => limit.divided(nodes).map_or_else(|_| self.clone(), Limit::from))
     }
 
+    /// The limit to take hits under that are spent up to `held` later; none if they cannot be taken before they are spent.
+    pub(crate) fn paid_ahead(&self, held: Micros) -> Option<Limit> {
+        ask!(self, limit => limit.paid_ahead(held).and_then(Result::ok).map(Limit::from))
+    }
+
     /// The limit that admits no more than this one and no more than `other`, number by number: either of two tiers of a
     /// rule may be the stricter in some number. None if the family of the algorithms or the period differ, because they then
     /// use different cells.

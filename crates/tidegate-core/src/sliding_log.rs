@@ -339,6 +339,13 @@ impl Behaviour for SlidingLog {
         SlidingLog::new(self.limit.div_ceil(nodes), self.window, self.min_interval, self.refused)
     }
 
+    fn paid_ahead(&self, held: Micros) -> Option<Result<Self, LimitError>> {
+        // An interval is between requests, and a refused request takes nothing to count.
+        let is_counted = self.min_interval == Micros::ZERO && self.refused == RefusedHits::Forget;
+        // What a window spends was taken in it, or up to `held` before.
+        is_counted.then(|| SlidingLog::new(self.limit, self.window + held, self.min_interval, self.refused))
+    }
+
     fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
         match other {
             Limit::SlidingLog(other) => {

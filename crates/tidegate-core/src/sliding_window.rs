@@ -292,6 +292,11 @@ impl Behaviour for SlidingWindow {
         SlidingWindow::new(self.limit.div_ceil(nodes), self.window)
     }
 
+    fn paid_ahead(&self, held: Micros) -> Option<Result<Self, LimitError>> {
+        // What a window spends was taken in it, or up to `held` before.
+        Some(SlidingWindow::new(self.limit, self.window + held))
+    }
+
     fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
         match other {
             Limit::SlidingWindow(other) => {

@@ -140,6 +140,15 @@ impl Behaviour for TokenBucket {
         TokenBucket::new(self.rate().divided(nodes)?, self.burst.div_ceil(nodes))
     }
 
+    fn paid_ahead(&self, held: Micros) -> Option<Result<Self, LimitError>> {
+        // What a span spends was taken in it, or up to `held` before: so the burst is smaller by what refills in that time.
+        let rate = self.rate();
+        let refills = u128::from(held.get()) * u128::from(rate.count());
+        let refills = u64::try_from(refills.div_ceil(u128::from(rate.period().get()))).ok()?;
+        let burst = self.burst.checked_sub(refills).filter(|burst| *burst > 0)?;
+        Some(TokenBucket::new(rate, burst))
+    }
+
     fn strictest(&self, other: &Limit) -> Option<Result<Limit, LimitError>> {
         let Limit::TokenBucket(other) = other else { return None };
         let rate = self.rate().slower(other.rate());

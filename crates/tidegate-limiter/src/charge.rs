@@ -44,17 +44,23 @@ impl Limiter {
             return Ok(());
         };
         let cells = plan.cells(&self.hasher);
-        let mut stored = Charges::new();
+        let (mut stored, mut at_home) = (Charges::new(), Vec::new());
         for (place, charge) in charges {
             let ask = &cells.asks[place];
-            if ask.policy.coordination != Coordination::Exact {
+            let coordination = self.local.coordination(ask);
+            if coordination != Coordination::Exact {
                 self.local.charge(charge);
             }
-            if ask.policy.coordination != Coordination::Local {
+            if let Some(home) = self.home(ask) {
+                at_home.push((home, (home.home_cell(ask), charge.charge)));
+            } else if coordination != Coordination::Local {
                 stored.push((ask.cell(), charge.charge));
             }
         }
         let charged = remote.charge(stored).await?;
+        for (home, charge) in at_home {
+            home.charge(vec![charge]).await?;
+        }
         self.settled(how, (matched.asked_at, charged.at), matched.matches());
         Ok(())
     }

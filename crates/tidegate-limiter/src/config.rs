@@ -33,6 +33,30 @@ pub struct LimiterConfig {
     /// The lease signing secret, the same on all nodes of a fleet. `None`: a secret that the fleet creates itself and keeps
     /// in the store, where anyone with access to the store can read it.
     pub lease_secret: Option<Box<[u8]>>,
+    /// The stores that count for all regions; none by default, and then each region counts for itself. Only beside a store over a
+    /// network.
+    pub homes: Vec<HomeConfig>,
+}
+
+/// A store that counts for all regions.
+#[non_exhaustive]
+pub struct HomeConfig {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The domains whose rules for all regions it counts; all others, if empty.
+    pub domains: Vec<String>,
+    /// The longest that a request waits for hits from there.
+    pub ask_within: Micros,
+    /// When a node of it counts as failed.
+    pub breaker: BreakerConfig,
+}
+
+impl HomeConfig {
+    /// `store` as the home of these domains; of all others, if there are none. Long enough for two round trips of 80 ms.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, domains: Vec<String>) -> Self {
+        HomeConfig { store, domains, ask_within: Micros::from_millis(250), breaker: BreakerConfig::default() }
+    }
 }
 
 impl LimiterConfig {
@@ -41,7 +65,16 @@ impl LimiterConfig {
     pub fn new(rules: RuleSet, store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
         let fallback = MemoryConfig::new().max_cells(1_000_000).max_log_bytes(64 << 20);
         let clock = Arc::new(SystemClock::new());
-        LimiterConfig { rules, store, remote: None, observer, clock, fallback, lease_secret: None }
+        LimiterConfig {
+            rules,
+            store,
+            remote: None,
+            observer,
+            clock,
+            fallback,
+            lease_secret: None,
+            homes: Vec::new(),
+        }
     }
 
     /// Uses a store over a network. [`Limiter::maintain`](crate::Limiter::maintain) must then run beside the limiter: it

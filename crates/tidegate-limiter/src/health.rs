@@ -1,6 +1,7 @@
 //! Whether the store decides as the rules ask, and how much work is queued behind the decisions.
 
 use std::fmt;
+use std::sync::Arc;
 
 use tidegate_store::MemoryStats;
 
@@ -27,16 +28,18 @@ impl Health {
         Health::Degraded { reason: reason.to_owned() }
     }
 
-    pub(crate) fn of(remote: &Remote) -> Self {
-        let away: Vec<String> = remote.breakers.not_closed().map(|node| remote.endpoint(node)).collect();
-        if !away.is_empty() {
-            let reason = format!("the store does not answer at {}", away.join(", "));
-            return Health::Degraded { reason };
+    /// Of the region's store, and of the homes of rules for all regions.
+    pub(crate) fn of<'r>(remotes: impl Iterator<Item = &'r Arc<Remote>>) -> Self {
+        let mut unheard = None;
+        for remote in remotes {
+            let away: Vec<String> = remote.breakers.not_closed().map(|node| remote.endpoint(node)).collect();
+            if !away.is_empty() {
+                let reason = format!("the store does not answer at {}", away.join(", "));
+                return Health::Degraded { reason };
+            }
+            unheard = unheard.or_else(|| remote.local.fleet.why_unheard());
         }
-        match remote.local.fleet.why_unheard() {
-            Some(reason) => Health::Degraded { reason },
-            None => Health::Healthy,
-        }
+        unheard.map_or(Health::Healthy, |reason| Health::Degraded { reason })
     }
 }
 

@@ -13,6 +13,7 @@ mod config;
 mod decision;
 mod deny_cache;
 mod health;
+mod home;
 mod idempotency;
 mod lease;
 mod leases;
@@ -36,13 +37,14 @@ mod usage;
 
 pub use blocking::{BlockingError, block_on, wait_for};
 pub use check::Direct;
-pub use config::{LimiterConfig, RemoteConfig};
+pub use config::{HomeConfig, LimiterConfig, RemoteConfig};
 pub use decision::{Decision, DescriptorDecision, LimitReport, OVERRIDE, Report, ReportKind};
 pub use health::{Health, NodeHealth, RemoteStats};
 pub use idempotency::{Claim, ClaimError, FirstTime, RequestId};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
 pub use limiter::{Limiter, Unsettled};
+pub use local::ShareStats;
 pub use observer::{
     BreakerState, Decided, LateCall, NoObserver, Observer, Overload, Settled, Settlement, SpentBefore,
     StoreCall,

@@ -20,10 +20,13 @@ use crate::config::LimiterConfig;
 use crate::decision::Decision;
 use crate::deny_cache::DenyCache;
 use crate::health::{Health, NodeHealth, RemoteStats};
+use crate::home;
 use crate::lease::LeaseIds;
 use crate::lifecycle::{End, Handle};
 use crate::local::LocalCells;
 use crate::local::fleet::Fleet;
+use crate::local::homes::Homes;
+use crate::local::purses::ShareStats;
 use crate::node_clock::NodeClock;
 use crate::observer::{Decided, Observer, watch_rules};
 use crate::remote::{Remote, RemoteParts, RequestNames};
@@ -57,6 +60,8 @@ pub struct Limiter {
     pub(crate) decides_now: bool,
     /// The path to a store over a network; `None` if the store is this process's memory.
     pub(crate) remote: Option<Arc<Remote>>,
+    /// The paths to the stores that count for all regions, shared by all cores.
+    pub(crate) homes: Homes<Arc<Remote>>,
     handle: Arc<Handle>,
 }
 
@@ -64,7 +69,8 @@ impl Limiter {
     /// Creates a limiter from its configuration.
     #[must_use]
     pub fn new(config: LimiterConfig) -> Self {
-        let LimiterConfig { rules, store, remote, observer, clock, fallback, lease_secret } = config;
+        let LimiterConfig { rules, store, remote, observer, clock, fallback, lease_secret, homes: homes_of } =
+            config;
         let clock = NodeClock(clock);
         let random = RandomState::new();
         let (secret, cached, booked) = match &remote {
@@ -75,7 +81,17 @@ impl Limiter {
         let deny_cache = Arc::new(DenyCache::new(cached));
         let expected = remote.as_ref().and_then(|remote| remote.expected_nodes);
         let fleet = Fleet::new(member, expected);
-        let local = Arc::new(LocalCells::new(fallback, booked, fleet, clock.clone()));
+        let mut local = LocalCells::new(fallback, booked, fleet, clock.clone());
+        let (mut homes, mut kept) = (Homes::none(), Homes::none());
+        if let Some(remote) = &remote {
+            for home in &homes_of {
+                let of_home = Arc::new(local.of_home(booked, Fleet::new(member, None)));
+                kept.add(&home.domains, of_home.clone());
+                homes.add(&home.domains, Arc::new(home::path(home, remote, of_home, (&observer, &clock))));
+            }
+        }
+        local.homes = kept;
+        let local = Arc::new(local);
         let remote = remote.map(|remote| {
             Arc::new(Remote::new(RemoteParts {
                 store: store.clone(),
@@ -112,6 +128,7 @@ impl Limiter {
             store_takes_time: Arc::default(),
             decides_now,
             remote,
+            homes,
             handle,
         }
     }
@@ -133,6 +150,7 @@ impl Limiter {
             request_names: self.request_names.clone(),
             deny_cache: self.deny_cache.clone(),
             local: self.local.clone(),
+            homes: self.homes.clone(),
             handle: self.handle.clone(),
         }
     }
@@ -286,7 +304,7 @@ impl Limiter {
         match &self.remote {
             None => Health::Healthy,
             Some(_) if self.handle.0.is_abandoned() => Health::without_background(),
-            Some(remote) => Health::of(remote),
+            Some(remote) => Health::of(std::iter::once(remote).chain(self.homes.iter())),
         }
     }
 
@@ -299,20 +317,40 @@ impl Limiter {
     /// The nodes of a remote store; empty if the store is this process's memory.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeHealth> {
-        self.remote.as_ref().map_or_else(Vec::new, |remote| NodeHealth::of_all(remote))
+        let mut nodes: Vec<NodeHealth> = Vec::new();
+        for node in self.remote.iter().chain(self.homes.iter()).flat_map(|remote| NodeHealth::of_all(remote))
+        {
+            // A region may be its own home.
+            if !nodes.iter().any(|known| known.endpoint == node.endpoint) {
+                nodes.push(node);
+            }
+        }
+        nodes
+    }
+
+    /// What this node holds of rules for all regions; `None` if no home is configured.
+    #[must_use]
+    pub fn shares(&self) -> Option<ShareStats> {
+        let all = self.homes.iter().map(|home| home.local.purses.stats());
+        all.reduce(ShareStats::plus)
     }
 
     /// Runs the background work of a limiter on a remote store: heartbeats, health probes, settling debts with a store that
     /// has recovered, syncing approximate counts. Run it on one core. It ends with the limiter: when the last handle is
     /// dropped, or on [`Limiter::shutdown`]. For an in-memory store, or if another call already runs it, it ends at once.
     pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
-        let (remote, rules) = (self.remote.clone(), self.rules.clone());
+        let (remote, rules, homes) = (self.remote.clone(), self.rules.clone(), self.homes.clone());
         let (names, lease_ids) = (self.request_names.clone(), self.lease_ids.clone());
         let life = self.handle.0.clone();
         async move {
             if let (Some(remote), Some(_running)) = (remote, life.maintain()) {
-                let end = remote.maintain(&rules, &names, lease_ids.keys(), &life).await;
-                remote.shut_down(end, &names).await;
+                let own = async {
+                    let end = remote.maintain(&rules, &names, lease_ids.keys(), &life).await;
+                    remote.shut_down(end, &names).await;
+                };
+                let mut tasks: Vec<home::Work<'_>> = vec![Box::pin(own)];
+                tasks.extend(homes.iter().map(|home| home::maintain(home, &rules, &life)));
+                home::all(tasks).await;
             }
         }
     }
@@ -329,8 +367,10 @@ impl Limiter {
         life.end(End::ShutDown);
         // The background task does all of this. If there is none, or its runtime ended first, it is done here.
         life.until_unmaintained().await;
-        if remote.unsettled() > 0 || remote.has_joined() {
-            remote.shut_down(End::ShutDown, &self.request_names).await;
+        for remote in std::iter::once(remote).chain(self.homes.iter()) {
+            if remote.unsettled() > 0 || remote.has_joined() {
+                remote.shut_down(End::ShutDown, &self.request_names).await;
+            }
         }
         match remote.unsettled() {
             0 => Ok(()),

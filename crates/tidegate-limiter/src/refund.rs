@@ -10,7 +10,7 @@ use tidegate_core::{Hits, Limit, Micros, Over};
 use tidegate_rules::{Coordination, UnknownDomain};
 use tidegate_store::{Clock, Refund, RefundId, Stamped, StoreError};
 
-use crate::cell::Refunds;
+use crate::cell::{CellAsk, Refunds};
 use crate::check::{Cells, Matched, Plan};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
@@ -245,6 +245,12 @@ impl Limiter {
         for ask in &cells.asks {
             last = match &self.remote {
                 None => self.store.reset(ask.spend.cell, ask.limit()).answer().await?,
+                Some(_) if let Some(home) = self.home(ask) => {
+                    self.local.set(ask.spend, 0);
+                    let reset = home.reset(home.home_cell(ask)).await;
+                    home.local.purses.forget(ask.hash);
+                    reset?
+                }
                 Some(remote) => {
                     self.local.set(ask.spend, 0);
                     let reset = remote.reset(ask.cell()).await;
@@ -260,9 +266,9 @@ impl Limiter {
     /// The hits that the store must refund per cell: all for an exact cell, none for a local one, for an approximate one
     /// those that were reported.
     fn due_at_store(&self, cells: &Cells<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
-        let due = |Return { place, hits, age }: &Return| match cells.asks[*place].policy.coordination {
+        let due = |Return { place, hits, age }: &Return| match self.local.coordination(&cells.asks[*place]) {
             Coordination::Exact => *hits,
-            Coordination::Local => Hits::ZERO,
+            Coordination::Local | Coordination::Escrow | Coordination::Eventual { .. } => Hits::ZERO,
             Coordination::Approximate { .. } => {
                 let hash = cells.asks[*place].hash;
                 let unreported = self.local.approximate.unreported_since(hash, self.clock.now().back(*age));
@@ -278,9 +284,13 @@ impl Limiter {
         let mut late = Refunds::new();
         for (Return { place, hits, age }, due) in returns.iter().zip(due) {
             let ask = &cells.asks[*place];
-            match ask.policy.coordination {
+            match self.local.coordination(ask) {
                 Coordination::Exact => {}
                 Coordination::Local => self.local.refund(ask.spend, *hits, *age),
+                Coordination::Escrow | Coordination::Eventual { .. } => {
+                    self.local.refund(ask.spend, *hits, *age);
+                    self.refund_home(ask, *hits, *age);
+                }
                 Coordination::Approximate { .. } => {
                     self.local.refund(ask.spend, *hits, *age);
                     let here = Hits::new(hits.get() - due.get());
@@ -294,6 +304,19 @@ impl Limiter {
             }
         }
         late
+    }
+
+    /// Refunds what home counted; in the background, because it is far away.
+    fn refund_home(&self, ask: &CellAsk<'_>, hits: Hits, age: Micros) {
+        let Some(home) = self.home(ask) else { return };
+        let spent_at = self.clock.now().back(age);
+        let unreported = home.local.approximate.put_back(ask.hash, hits, spent_at);
+        let reported = Hits::new(hits.get() - unreported);
+        if reported > Hits::ZERO {
+            // Prepaid hits were charged before they were spent.
+            let age = age + home.local.purses.charged_before(ask);
+            home.refund_soon(std::iter::once((home.home_cell(ask), reported, age)).collect());
+        }
     }
 
     fn forget(&self, cells: &Cells<'_>) {

@@ -244,6 +244,11 @@ impl Rule {
             Coordination::Approximate { sync_every } => {
                 self.with("coordination", "approximate").with("sync_every", Duration::from(sync_every))
             }
+            Coordination::Escrow => self.with("scope", "global"),
+            Coordination::Eventual { sync_every } => {
+                let global = self.with("scope", "global").with("consistency", "eventual");
+                global.with("sync_every", Duration::from(sync_every))
+            }
         }
     }
 

@@ -5,6 +5,7 @@ mod condition;
 mod options;
 mod regex;
 mod rule;
+mod scopes;
 mod variants;
 mod warnings;
 
@@ -27,7 +28,7 @@ pub(crate) use {
     crate::flags::WHEN_FIELDS,
     autopilot::AUTOPILOT_FIELDS,
     condition::CONDITION_FIELDS,
-    options::COORDINATION,
+    options::{CONSISTENCY, COORDINATION, SCOPE},
     rule::RULE_FIELDS,
     variants::{EXPERIMENT_FIELDS, KEY_OVERRIDE_FIELDS},
 };

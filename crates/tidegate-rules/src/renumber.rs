@@ -11,7 +11,8 @@ use crate::load::Source;
 use crate::yaml::{self, Node, Value};
 
 /// Fields that a shadow rule shares with the rule it tries another limit for: which requests it counts, and how.
-const KEPT: [&str; 5] = ["match", "key", "on_missing_key", "coordination", "sync_every"];
+const KEPT: [&str; 7] =
+    ["match", "key", "on_missing_key", "coordination", "sync_every", "scope", "consistency"];
 
 /// `document` with `number` as the limit at index `place` of a rule's `limits`; the rest stays byte for byte. `None` if the
 /// rule has no such limit, or its number is not written there (for example in `tiers`, or left to a default).

@@ -301,6 +301,32 @@ pub enum Coordination {
     },
     /// On each node separately.
     Local,
+    /// In the home store of all regions, whose hits each node takes before it spends them: never over the limit.
+    Escrow,
+    /// On each node, reconciled through the home store of all regions.
+    Eventual {
+        /// How often.
+        sync_every: Micros,
+    },
+}
+
+impl Coordination {
+    /// Whether all regions count together.
+    #[must_use]
+    pub fn is_global(self) -> bool {
+        matches!(self, Coordination::Escrow | Coordination::Eventual { .. })
+    }
+
+    /// How often what nodes counted is reconciled, if they count themselves.
+    #[must_use]
+    pub fn sync_every(self) -> Option<Micros> {
+        match self {
+            Coordination::Approximate { sync_every } | Coordination::Eventual { sync_every } => {
+                Some(sync_every)
+            }
+            Coordination::Exact | Coordination::Local | Coordination::Escrow => None,
+        }
+    }
 }
 
 /// The priority of traffic: under load P3 is shed first, P0 never.

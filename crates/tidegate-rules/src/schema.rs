@@ -53,6 +53,8 @@ mod tests {
         assert_eq!(words(&rule["on_missing_key"]), native::ON_MISSING_KEY.map(|(word, _)| word));
         assert_eq!(words(&rule["on_store_failure"]), native::ON_STORE_FAILURE.map(|(word, _)| word));
         assert_eq!(words(&rule["coordination"]), native::COORDINATION.map(|(word, _)| word));
+        assert_eq!(words(&rule["scope"]), native::SCOPE.map(|(word, _)| word));
+        assert_eq!(words(&rule["consistency"]), native::CONSISTENCY.map(|(word, _)| word));
         assert_eq!(words(&rule["over"]), crate::limits::OVER.map(|(word, _)| word));
         assert_eq!(words(&rule["priority"]), native::PRIORITY.map(|(word, _)| word));
         let calendar = &schema["$defs"]["fixed_window"]["properties"]["window"]["anyOf"][0];

@@ -306,6 +306,8 @@ fn in_short(rules: &RuleSet, documents: &[Document]) -> Vec<RuleInShort> {
             Coordination::Exact => "exact",
             Coordination::Approximate { .. } => "approximate",
             Coordination::Local => "local",
+            Coordination::Escrow => "escrow",
+            Coordination::Eventual { .. } => "eventual",
         },
         on_store_failure: match rule.on_store_failure() {
             OnStoreFailure::Open => "open",

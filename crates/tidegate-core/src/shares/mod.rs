@@ -6,13 +6,20 @@
 //! newer one or until the share ends, and a holder counts its end from when it *asked*. So no clock is compared, and a partition
 //! makes a budget less used, never overspent.
 //!
-//! Both are pure: they read no clock and send nothing.
+//! Where the store that counts can be asked by every holder, it needs no lender: a holder takes hits there before it spends them
+//! ([`Purse`]), on the limit's terms for that ([`Prepaid`]). The counter is the ledger, and a message that is lost leaves hits unused.
+//!
+//! All are pure: they read no clock and send nothing.
 
 mod demand;
 mod divide;
 mod holder;
 mod lender;
+mod prepaid;
+mod purse;
 
 pub use divide::divide;
 pub use holder::Holder;
 pub use lender::{Claim, Lender, Lending, Share};
+pub use prepaid::Prepaid;
+pub use purse::{Purse, Returned};

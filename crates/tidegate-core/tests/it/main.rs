@@ -15,5 +15,6 @@ mod oracle;
 mod over;
 mod promises;
 mod published;
+mod purses;
 mod requests;
 mod shares;

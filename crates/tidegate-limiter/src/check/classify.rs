@@ -10,6 +10,7 @@ use crate::cell::{CellAsk, CellPolicy};
 use crate::cell_hash::CellHasher;
 use crate::deny_cache::Certainty;
 use crate::limiter::Limiter;
+use crate::local::purses::Funds;
 use crate::remote::Remote;
 
 /// The cells of one request.
@@ -49,7 +50,7 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
     }
     let mut classified = Classified::default();
     let mut nodes = NodesSeen { remote, now, seen: SmallVec::new() };
-    let is_here = |ask: &CellAsk<'_>| match ask.policy.coordination {
+    let is_here = |ask: &CellAsk<'_>| match limiter.local.coordination(ask) {
         Coordination::Local => true,
         // A share is counted hit by hit: what may go over it is the store's.
         Coordination::Approximate { .. } if ask.spend.touch.over() != Over::Refuse => false,
@@ -57,6 +58,9 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
             keeps_up(ask, sync_every) && limiter.local.may_decide(ask, now)
         }
         Coordination::Exact => false,
+        Coordination::Eventual { .. } => true,
+        // What home has refused is refused here, too.
+        Coordination::Escrow => limiter.local.funds(ask).is_some_and(|funds| funds != Funds::Unknown),
     };
     let here: SmallVec<[bool; 4]> = cells.asks.iter().map(is_here).collect();
     // A rule is decided in one place: one limit that must be asked takes the others along.
@@ -66,6 +70,8 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
     for (place, ask) in cells.asks.iter().enumerate() {
         match here[place] && is_whole(ask.group().number) {
             true => classified.local.push(place),
+            // A purse is what this node has of its home.
+            false if limiter.local.home(ask).is_some() => classified.away.push(place),
             false if nodes.answers(ask.spend.cell.tag) => classified.store.push(place),
             false => classified.away.push(place),
         }

@@ -12,14 +12,14 @@
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Outcome, Over, Stance, Timestamp, Verdict};
 use tidegate_rules::OnStoreFailure;
-use tidegate_store::{Clock, HELD_RETRY_AFTER};
+use tidegate_store::Clock;
 
 use super::classify::{Cells, Places};
 use super::pending::{PendingCheck, Refused};
 use crate::answer::Answer;
 use crate::deny_cache::Certainty;
 use crate::limiter::Limiter;
-use crate::local::{LocalHold, LocalReason, LocalSpend, Portion};
+use crate::local::{ASK_AGAIN, LocalHold, LocalReason, LocalSpend, Portion};
 use crate::source::Source;
 
 /// Decides a request none of whose cells can be asked at the store.
@@ -112,6 +112,10 @@ impl<'p> PendingCheck<'p> {
 
     /// What the request spends here of a cell whose store cannot be asked.
     fn unavailable_spend(&self, place: usize, now: Timestamp) -> LocalSpend<'p> {
+        if self.is_global(place) {
+            // This node has no share of it but what it has paid for.
+            return self.local_spend(place, LocalReason::Unpaid);
+        }
         let portion = self.portion_at(place).unwrap_or(Portion::Whole);
         let left = self.limiter.deny_cache.left(&self.cells.asks[place], now);
         let last_seen = left.map(|outcome| outcome.remaining);
@@ -132,8 +136,8 @@ impl<'p> PendingCheck<'p> {
         match self.policy_at(place) {
             Source::FallbackLocal => Some(Portion::Share),
             Source::OverloadLocal if !self.cells.asks[place].limit().takes_lease() => Some(Portion::Share),
-            // Leases are not hits, and are not charged: they live here until they end.
-            Source::OverloadOpen => Some(Portion::Whole),
+            // Leases are not hits, and are not charged: they live here until they end. Nothing is owed to a home: it lends.
+            Source::OverloadOpen if !self.is_global(place) => Some(Portion::Whole),
             _ => None,
         }
     }
@@ -155,6 +159,10 @@ impl<'p> PendingCheck<'p> {
             }
         }
         refused
+    }
+
+    fn is_global(&self, place: usize) -> bool {
+        self.limiter.local.home(&self.cells.asks[place]).is_some()
     }
 
     fn known_too_little(&self, place: usize, now: Timestamp) -> Option<Outcome> {
@@ -217,13 +225,6 @@ pub(super) enum Cause {
     /// It answers others, but was too busy for this request.
     Overload,
 }
-
-/// How a local rule refuses if the store could not be asked in time: retry soon.
-const ASK_AGAIN: Outcome = Outcome {
-    verdict: Verdict::Refused { retry_after: Some(HELD_RETRY_AFTER) },
-    remaining: 0,
-    reset_after: HELD_RETRY_AFTER,
-};
 
 /// How a closed rule refuses: the retry time is unknown.
 const UNAVAILABLE: Outcome =

@@ -8,6 +8,7 @@ mod classify;
 mod decide;
 mod direct;
 mod fallback;
+mod funds;
 mod matched;
 mod pending;
 mod plan;

@@ -12,6 +12,7 @@ use tidegate_store::{Clock, Outcomes};
 
 use super::classify::{Cells, Classified, Places, classify};
 use super::fallback::Cause;
+use super::funds::until_funded;
 use super::plan::Plan;
 use crate::answer::Answer;
 use crate::cell::{CellAsk, Charges};
@@ -56,7 +57,11 @@ pub(crate) async fn decide_on_remote<'p>(
     remote: &'p Arc<Remote>,
     plan: &'p Plan<'_>,
 ) -> Answer {
-    match begin(limiter, remote, plan.cells(&limiter.hasher)) {
+    let cells = plan.cells(&limiter.hasher);
+    if !limiter.homes.is_empty() {
+        until_funded(limiter, std::slice::from_ref(&cells)).await;
+    }
+    match begin(limiter, remote, cells) {
         Begun::Decided(answer) => answer,
         Begun::AskStore(mut pending) => {
             let mut waiters = remote.ask(std::iter::once(pending.question()));
@@ -72,7 +77,11 @@ pub(crate) async fn decide_together<'p>(
     remote: &'p Arc<Remote>,
     requests: impl Iterator<Item = Cells<'p>>,
 ) -> Answers {
-    let begun: Vec<Begun<'p>> = requests.map(|cells| begin(limiter, remote, cells)).collect();
+    let requests: Vec<Cells<'p>> = requests.collect();
+    if !limiter.homes.is_empty() {
+        until_funded(limiter, &requests).await;
+    }
+    let begun: Vec<Begun<'p>> = requests.into_iter().map(|cells| begin(limiter, remote, cells)).collect();
     let pending = begun.iter().filter_map(|begun| match begun {
         Begun::AskStore(pending) => Some(pending.question()),
         Begun::Decided(_) => None,
@@ -132,8 +141,12 @@ impl<'p> PendingCheck<'p> {
         let (local, taken_by_others) = self.take_shares(&local, now);
         for place in store.into_iter().chain(taken_by_others) {
             let node = remote.node_of(self.cells.asks[place].spend.cell.tag);
-            let is_asked = !self.cells.without_the_store && claims.claim(node, now);
+            let is_home = self.limiter.local.home(&self.cells.asks[place]).is_some();
+            let is_asked = !is_home && !self.cells.without_the_store && claims.claim(node, now);
             if is_asked { self.store.push(place) } else { away.push(place) }
+        }
+        if !away.is_empty() && away.iter().all(|place| self.limiter.home_is_late(&self.cells.asks[*place])) {
+            self.cause = Cause::Overload;
         }
         self.report_shares(remote, now);
         if local.is_empty() && away.is_empty() {
@@ -165,7 +178,18 @@ impl<'p> PendingCheck<'p> {
         let cells = &self.limiter.local;
         for &place in local {
             let ask = &self.cells.asks[place];
-            match ask.policy.coordination {
+            match cells.coordination(ask) {
+                Coordination::Escrow => match self.limiter.pay(ask) {
+                    Some(reason) => here.push(self.local_spend(place, reason)),
+                    None => taken_by_others.push(place),
+                },
+                Coordination::Eventual { sync_every } => {
+                    let home = cells.home(ask).expect("a rule for all regions has a home");
+                    // Without room to count it, the others do not hear of it.
+                    let is_counted = home.approximate.count(ask, sync_every, now);
+                    let reason = if is_counted { LocalReason::Eventual } else { LocalReason::Local };
+                    here.push(self.local_spend(place, reason));
+                }
                 Coordination::Approximate { sync_every } => {
                     if cells.approximate.take(ask, sync_every, cells.fleet.size(), now) {
                         here.push(self.local_spend(place, LocalReason::Approximate));

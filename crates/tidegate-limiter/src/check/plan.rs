@@ -291,8 +291,8 @@ impl<'p> Plan<'p> {
         let coordination =
             |entry: &MatchedLimit<'_>| entry.rule.map_or(Coordination::Exact, Rule::coordination);
         let sources = self.entries.iter().map(|entry| match coordination(entry) {
-            Coordination::Exact => Source::Store,
-            Coordination::Approximate { .. } => Source::Approximate,
+            Coordination::Exact | Coordination::Escrow => Source::Store,
+            Coordination::Approximate { .. } | Coordination::Eventual { .. } => Source::Approximate,
             Coordination::Local => Source::Local,
         });
         sources.fold(Source::None, Source::or_weaker)

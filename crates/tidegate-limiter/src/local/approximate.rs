@@ -27,6 +27,8 @@ struct Share {
     /// How many of those may never reach the store, and until when they count anyway.
     doubtful: (u64, Timestamp),
     heard: Timestamp,
+    /// It refused since the store last answered, which may know better.
+    wants_to_hear: bool,
 }
 
 /// Hits that must be reported to the store.
@@ -59,15 +61,7 @@ impl Approximate {
     /// Takes `ask` from this node's share; false if it does not fit. A look takes nothing.
     pub(crate) fn take(&self, ask: &CellAsk<'_>, sync_every: Micros, fleet: u64, now: Timestamp) -> bool {
         let whole = ask.limit().quota().div_ceil(fleet.max(1));
-        let new = || Share {
-            cell: ask.cell(),
-            sync_every,
-            left: whole,
-            unreported: 0,
-            reporting: 0,
-            doubtful: (0, now),
-            heard: now,
-        };
+        let new = || Share::new(ask, sync_every, whole, now);
         let take = |share: &mut Share| {
             let hits = ask.spend.touch.ask.hits.get();
             if share.cell.limit() != ask.limit() {
@@ -83,6 +77,24 @@ impl Approximate {
             true
         };
         self.0.change_or_insert(ask.hash, new, take).unwrap_or(false)
+    }
+
+    /// Counts `ask`, whatever its share: it is decided by all that is known here. False if there is no room to count it.
+    pub(crate) fn count(&self, ask: &CellAsk<'_>, sync_every: Micros, now: Timestamp) -> bool {
+        let new = || Share::new(ask, sync_every, ask.limit().quota(), now);
+        let count = |share: &mut Share| {
+            if share.cell.limit() != ask.limit() {
+                share.cell = ask.cell();
+            }
+            share.sync_every = sync_every;
+            share.unreported += ask.spend.touch.ask.hits.get();
+        };
+        self.0.change_or_insert(ask.hash, new, count).is_some()
+    }
+
+    /// It refuses: the store is asked when it is due, though nothing may be left to report.
+    pub(crate) fn wants_to_hear(&self, hash: CellHash) {
+        self.0.change(hash, |share| share.wants_to_hear = true);
     }
 
     /// The report for a share that `hits` did not fit into: due at once, because the store decides what comes next.
@@ -106,7 +118,7 @@ impl Approximate {
             // What was spent before the last report was part of it.
             let hits = if spent_at >= share.heard { hits.get().min(share.unreported) } else { 0 };
             share.unreported -= hits;
-            share.left += hits;
+            share.left = share.left.saturating_add(hits);
             hits
         };
         self.0.change(hash, put_back).unwrap_or(0)
@@ -122,7 +134,7 @@ impl Approximate {
     pub(crate) fn due(&self, most: usize, now: Timestamp) -> Vec<Unreported> {
         self.0.collect(most, |share| {
             let waited = now < share.heard || now.since(share.heard) >= share.sync_every;
-            (share.unreported > 0 && waited).then(|| share.report(now))
+            ((share.unreported > 0 || share.wants_to_hear) && waited).then(|| share.report(now))
         })
     }
 
@@ -167,6 +179,7 @@ impl Approximate {
             let most = share.cell.limit().quota().div_ceil(fleet.max(1)).saturating_sub(unknown);
             share.left = remaining.div_ceil(fleet.max(1)).min(most);
             share.heard = now;
+            share.wants_to_hear = false;
             share.cell.limit().quota().saturating_sub(remaining)
         })
     }
@@ -182,6 +195,19 @@ impl Approximate {
 }
 
 impl Share {
+    fn new(ask: &CellAsk<'_>, sync_every: Micros, left: u64, now: Timestamp) -> Self {
+        Share {
+            cell: ask.cell(),
+            sync_every,
+            left,
+            unreported: 0,
+            reporting: 0,
+            doubtful: (0, now),
+            heard: now,
+            wants_to_hear: false,
+        }
+    }
+
     /// A report of unknown fate has by now arrived or is lost.
     fn forget_doubts(&mut self, now: Timestamp) {
         let (hits, until) = self.doubtful;

@@ -6,12 +6,20 @@
 pub(crate) mod approximate;
 mod cell_map;
 pub(crate) mod fleet;
+pub(crate) mod homes;
 pub(crate) mod ledger;
+pub(crate) mod purses;
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Charge, Group, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch};
+use tidegate_core::{
+    Ask, Charge, Group, Hits, Limit, Micros, Outcome, Over, Stance, Timestamp, Touch, Verdict,
+};
+use tidegate_rules::Coordination;
 use tidegate_store::{
-    CellCharge, Clock as _, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store,
+    CellCharge, Clock as _, HELD_RETRY_AFTER, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request,
+    Spend, Store,
 };
 
 use crate::cell::{CellAsk, KeptAsk, KeptLease};
@@ -20,12 +28,20 @@ use crate::node_clock::NodeClock;
 use crate::source::Source;
 use approximate::Approximate;
 use fleet::Fleet;
+use homes::Homes;
 use ledger::{Account, Ledger, Settling};
+pub use purses::ShareStats;
+use purses::{Funds, Purses};
 
 /// The cells that this node decides itself.
 pub(crate) struct LocalCells {
-    pub(crate) memory: MemoryStore<NodeClock>,
+    /// Those of a home are in the region's, so that a request spends from all of them or from none.
+    pub(crate) memory: Arc<MemoryStore<NodeClock>>,
     pub(crate) approximate: Approximate,
+    /// Hits taken from this store: it is the home of rules for all regions.
+    pub(crate) purses: Purses,
+    /// The same for each home of such rules.
+    pub(crate) homes: Homes<Arc<LocalCells>>,
     pub(crate) ledger: Ledger,
     pub(crate) lent: IssuedLeases,
     pub(crate) settling: Settling,
@@ -48,6 +64,12 @@ pub(crate) enum LocalReason {
     Local,
     /// The rule is approximate, and its hits were taken from this node's share.
     Approximate,
+    /// The rule is for all regions, and its hits were taken from its home before.
+    Prepaid,
+    /// The rule is for all regions, and nothing is left to pay with: it refuses.
+    Unpaid,
+    /// The rule is for all regions, each of which counts for itself and hears of the others.
+    Eventual,
     /// The store is unavailable; `last_seen` is what it had left at its last answer.
     StoreUnavailable { last_seen: Option<u64>, portion: Portion },
 }
@@ -65,11 +87,20 @@ impl LocalReason {
     pub(crate) fn source(self) -> Source {
         match self {
             LocalReason::Local => Source::Local,
-            LocalReason::Approximate => Source::Approximate,
+            LocalReason::Approximate | LocalReason::Eventual => Source::Approximate,
+            // Home has decided it.
+            LocalReason::Prepaid | LocalReason::Unpaid => Source::Store,
             LocalReason::StoreUnavailable { .. } => Source::FallbackLocal,
         }
     }
 }
+
+/// How a rule refuses that could not be decided in time: retry soon.
+pub(crate) const ASK_AGAIN: Outcome = Outcome {
+    verdict: Verdict::Refused { retry_after: Some(HELD_RETRY_AFTER) },
+    remaining: 0,
+    reset_after: HELD_RETRY_AFTER,
+};
 
 /// What a request has spent from cells of this node. Refunded on drop, unless kept.
 pub(crate) struct LocalHold<'c, 'p> {
@@ -96,9 +127,20 @@ impl HeldSpend<'_> {
 
 impl LocalCells {
     pub(crate) fn new(memory: MemoryConfig, bookkeeping: usize, fleet: Fleet, clock: NodeClock) -> Self {
+        LocalCells::on(Arc::new(MemoryStore::with_clock(memory, clock)), bookkeeping, fleet)
+    }
+
+    /// What this node keeps of a home store, beside these cells.
+    pub(crate) fn of_home(&self, bookkeeping: usize, fleet: Fleet) -> Self {
+        LocalCells::on(self.memory.clone(), bookkeeping, fleet)
+    }
+
+    fn on(memory: Arc<MemoryStore<NodeClock>>, bookkeeping: usize, fleet: Fleet) -> Self {
         LocalCells {
-            memory: MemoryStore::with_clock(memory, clock),
+            memory,
             approximate: Approximate::new(bookkeeping),
+            purses: Purses::new(bookkeeping),
+            homes: Homes::none(),
             ledger: Ledger::new(bookkeeping),
             lent: IssuedLeases::new(bookkeeping),
             settling: Settling::default(),
@@ -106,12 +148,34 @@ impl LocalCells {
         }
     }
 
+    /// How a cell is coordinated. Without a home, each region counts for itself.
+    pub(crate) fn coordination(&self, ask: &CellAsk<'_>) -> Coordination {
+        let chosen = ask.policy.coordination;
+        if chosen.is_global() && self.home(ask).is_none() { Coordination::Exact } else { chosen }
+    }
+
+    /// What is kept of the home of this cell, if all regions count it.
+    pub(crate) fn home(&self, ask: &CellAsk<'_>) -> Option<&Arc<LocalCells>> {
+        let is_global = ask.policy.coordination.is_global();
+        self.homes.of(ask.spend.cell.scope).filter(|_| is_global)
+    }
+
+    /// The time on which prepaid hits end: it never steps back.
+    pub(crate) fn uptime(&self) -> Timestamp {
+        Timestamp::from_micros(self.memory.clock().uptime().get())
+    }
+
+    /// What a purse has for `ask`.
+    pub(crate) fn funds(&self, ask: &CellAsk<'_>) -> Option<Funds> {
+        self.home(ask).map(|home| home.purses.funds(ask, self.uptime()))
+    }
+
     /// Decides `spends`, all or nothing.
     pub(crate) fn hold<'p>(&self, spends: &[LocalSpend<'p>]) -> LocalHold<'_, 'p> {
         let shares: SmallVec<[Option<Limit>; 2]> = spends.iter().map(|own| self.share(own)).collect();
         let asked: SmallVec<[Spend<'_>; 2]> =
-            spends.iter().zip(&shares).map(|(own, share)| under(own.ask.spend, share.as_ref())).collect();
-        let outcomes = at_once(self.memory.decide(&[Request::once(&asked)]));
+            spends.iter().zip(&shares).map(|(own, share)| own.asks(share.as_ref())).collect();
+        let mut outcomes = at_once(self.memory.decide(&[Request::once(&asked)])).outcomes;
         let told = || spends.iter().map(|own| own.ask.group()).zip(&outcomes);
         let passes = Stance::is_satisfied(told().map(|(group, told)| (group, told.is_admitted())));
         let is_spent = Stance::is_satisfied(told().map(|(group, told)| (group, told.is_spent())));
@@ -121,6 +185,9 @@ impl LocalCells {
             })
             .collect();
         drop(asked);
+        for (own, outcome) in spends.iter().zip(outcomes.iter_mut()) {
+            self.as_home_says(own, outcome);
+        }
         let held: SmallVec<[HeldSpend<'p>; 2]> = spends
             .iter()
             .zip(shares)
@@ -138,6 +205,20 @@ impl LocalCells {
             }
         }
         LocalHold { cells: self, held, passes }
+    }
+
+    /// Tells a refusal of a rule for all regions by what its home said; or makes this node hear of its home.
+    fn as_home_says(&self, own: &LocalSpend<'_>, outcome: &mut Outcome) {
+        match (own.reason, self.home(&own.ask)) {
+            (LocalReason::Unpaid, _) => {
+                let said = self.funds(&own.ask);
+                *outcome = if let Some(Funds::Refused(refusal)) = said { refusal } else { ASK_AGAIN };
+            }
+            (LocalReason::Eventual, Some(home)) if !outcome.is_admitted() => {
+                home.approximate.wants_to_hear(own.ask.hash);
+            }
+            _ => {}
+        }
     }
 
     /// The limit for a cell whose store is unavailable: this node's share, granted once per window however often the store
@@ -187,8 +268,18 @@ impl LocalCells {
 
     /// Returns what approximate spends took from shares: they did not spend it after all.
     pub(crate) fn put_back(&self, spends: &[LocalSpend<'_>]) {
-        for own in spends.iter().filter(|own| own.reason == LocalReason::Approximate) {
-            self.approximate.put_back(own.ask.hash, own.ask.spend.touch.ask.hits, Timestamp::MAX);
+        for LocalSpend { ask, reason, .. } in spends {
+            let (hash, hits) = (ask.hash, ask.spend.touch.ask.hits);
+            match (reason, self.home(ask)) {
+                (LocalReason::Approximate, _) => {
+                    self.approximate.put_back(hash, hits, Timestamp::MAX);
+                }
+                (LocalReason::Eventual, Some(home)) => {
+                    home.approximate.put_back(hash, hits, Timestamp::MAX);
+                }
+                (LocalReason::Prepaid, Some(home)) => home.purses.put_back(hash, hits, self.uptime()),
+                _ => {}
+            }
         }
     }
 
@@ -298,6 +389,20 @@ impl LocalHold<'_, '_> {
 impl Drop for LocalHold<'_, '_> {
     fn drop(&mut self) {
         self.give_back();
+    }
+}
+
+impl<'p> LocalSpend<'p> {
+    /// What is asked of the cell here. What cannot be paid fits nowhere, so that its rule refuses it as any other.
+    fn asks<'s>(&self, share: Option<&'s Limit>) -> Spend<'s>
+    where
+        'p: 's,
+    {
+        let mut spend = under(self.ask.spend, share);
+        if self.reason == LocalReason::Unpaid {
+            spend.touch.ask.hits = Hits::new(u64::MAX);
+        }
+        spend
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tidegate_core::{Charge, Hits, Micros, Timestamp};
-use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Clock, Record, Request, Spend, Stamped, StoreError};
 
 use super::{Remote, RequestNames};
@@ -60,6 +59,7 @@ impl Remote {
                 self.readmit().await;
                 self.pay_debts().await;
                 self.give_orphans_back().await;
+                self.return_hits().await;
                 self.write_what_is_unwritten(names).await;
             }
             if is_due(next_key, now) {
@@ -221,11 +221,8 @@ impl Remote {
 
 /// How often approximate counts are synced: the shortest interval of any rule.
 fn sync_every(rules: &ArcSwap<Snapshot>) -> Micros {
-    let wanted = |rule: &Rule| match rule.coordination() {
-        Coordination::Approximate { sync_every } => Some(sync_every),
-        Coordination::Exact | Coordination::Local => None,
-    };
-    let shortest = rules.load().rules().rules().filter_map(wanted).min();
+    let snapshot = rules.load();
+    let shortest = snapshot.rules().rules().filter_map(|rule| rule.coordination().sync_every()).min();
     shortest.unwrap_or(LOOK_EVERY).max(SHORTEST_SYNC)
 }
 

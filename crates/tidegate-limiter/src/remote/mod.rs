@@ -17,6 +17,7 @@ mod refunds;
 mod request_names;
 mod settle;
 mod shutdown;
+mod take;
 mod ticket;
 mod warm_up;
 
@@ -27,6 +28,7 @@ pub use queue::QueueBounds;
 pub(crate) use request_names::{
     ANSWERED, Fingerprint, KEPT, NameInFlight, NameUse, RecordState, RequestNames, Unwritten, read_record,
 };
+pub(crate) use take::Funded;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -49,6 +51,7 @@ use judge::ServerState;
 use lag::{Arrival, Lag};
 use late::LateCalls;
 use queue::{QueueId, Queues};
+use take::Takes;
 use ticket::{Ticket, TicketWaiter};
 
 /// The path to the store from one core.
@@ -64,6 +67,7 @@ pub(crate) struct Remote {
     /// What was observed of each store node. Shared by all cores, as are the fields below.
     stats: Arc<[NodeStats]>,
     pub(crate) breakers: Arc<Breakers>,
+    takes: Arc<Takes>,
     pub(crate) orphans: Arc<Orphans>,
     pub(crate) deny_cache: Arc<DenyCache>,
     pub(crate) local: Arc<LocalCells>,
@@ -205,6 +209,7 @@ impl Remote {
             breakers: Arc::new(Breakers::new(parts.store.nodes(), parts.breaker)),
             orphans: Arc::new(Orphans::new(parts.most_orphans)),
             queues: Queues::new(parts.queue),
+            takes: Arc::default(),
             late: LateCalls::default(),
             lag: Lag::default(),
             stats: (0..parts.store.nodes().max(1)).map(|_| NodeStats::default()).collect(),
@@ -231,6 +236,7 @@ impl Remote {
             stats: self.stats.clone(),
             timeout: self.timeout,
             breakers: self.breakers.clone(),
+            takes: self.takes.clone(),
             orphans: self.orphans.clone(),
             deny_cache: self.deny_cache.clone(),
             local: self.local.clone(),
@@ -435,6 +441,10 @@ impl Remote {
 
     pub(crate) fn timeout(&self) -> Micros {
         self.timeout
+    }
+
+    pub(crate) fn runtime(&self) -> &dyn Runtime {
+        &*self.runtime
     }
 
     pub(crate) fn spawn(&self, task: Task) {

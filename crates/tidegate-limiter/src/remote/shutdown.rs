@@ -46,6 +46,7 @@ impl Remote {
         for batch in unreported.chunks(super::background::LARGEST_BATCH) {
             self.report(batch.to_vec()).await;
         }
+        self.empty_purses().await;
         self.write_what_is_unwritten(names).await;
     }
 

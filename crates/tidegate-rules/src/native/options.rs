@@ -11,7 +11,7 @@ use crate::rule::{Coordination, OnMissingKey, OnStoreFailure, Priority};
 use crate::split::Share;
 
 /// The fields that `defaults` may have.
-pub(crate) const DEFAULT_FIELDS: [&str; 13] = [
+pub(crate) const DEFAULT_FIELDS: [&str; 15] = [
     "owner",
     "enabled",
     "on_missing_key",
@@ -22,6 +22,8 @@ pub(crate) const DEFAULT_FIELDS: [&str; 13] = [
     "on_store_failure",
     "coordination",
     "sync_every",
+    "scope",
+    "consistency",
     "shadow",
     "priority",
     "visible",
@@ -38,6 +40,21 @@ const APPROXIMATE: Coordination = Coordination::Approximate { sync_every: Micros
 
 pub(crate) const COORDINATION: [(&str, Coordination); 3] =
     [("exact", Coordination::Exact), ("approximate", APPROXIMATE), ("local", Coordination::Local)];
+
+/// Whether each region counts for itself, or all of them together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Region,
+    Global,
+}
+
+pub(crate) const SCOPE: [(&str, Reach); 2] = [("region", Reach::Region), ("global", Reach::Global)];
+
+/// Eventual consistency without `sync_every`.
+const EVENTUAL: Coordination = Coordination::Eventual { sync_every: Micros::from_secs(1) };
+
+pub(crate) const CONSISTENCY: [(&str, Coordination); 2] =
+    [("escrow", Coordination::Escrow), ("eventual", EVENTUAL)];
 
 pub(crate) const PRIORITY: [(&str, Priority); 4] =
     [("P0", Priority::P0), ("P1", Priority::P1), ("P2", Priority::P2), ("P3", Priority::P3)];
@@ -106,23 +123,59 @@ impl Options {
     }
 }
 
+/// Where the counters live: `coordination` says it within a region, `scope: global` with `consistency` beyond.
 fn coordination(
     fields: &Fields<'_>,
     default: Option<Coordination>,
     report: &mut Report<'_>,
 ) -> Option<Coordination> {
-    let chosen = match fields.get("coordination") {
-        Some(node) => Some(fields::choice(node, "coordination", &COORDINATION, report)?),
-        None => default,
+    let reach = match fields.get("scope") {
+        Some(node) => Some(fields::choice(node, "scope", &SCOPE, report)?),
+        None => None,
+    };
+    let is_global =
+        reach.map_or(default.is_some_and(Coordination::is_global), |reach| reach == Reach::Global);
+    let default = default.filter(|default| default.is_global() == is_global);
+    let (field, other, options) = match is_global {
+        true => ("consistency", "coordination", &CONSISTENCY[..]),
+        false => ("coordination", "consistency", &COORDINATION[..]),
+    };
+    if fields.get(other).is_some() {
+        let (message, hint) = match is_global {
+            true => (
+                "`coordination` is for rules that each region counts for itself",
+                "use `consistency: escrow` or `eventual`, or remove `scope: global`",
+            ),
+            false => (
+                "`consistency` is for rules that all regions count together",
+                "add `scope: global`, or remove it",
+            ),
+        };
+        report.error(fields.key_span(other), message, hint);
+        return None;
+    }
+    let chosen = match fields.get(field) {
+        Some(node) => Some(fields::choice(node, field, options, report)?),
+        None => default.or(is_global.then_some(Coordination::Escrow)),
     };
     if fields.get("sync_every").is_none() {
         return chosen;
     }
-    let Some(Coordination::Approximate { .. }) = chosen else {
-        let hint = "add `coordination: approximate`, or remove it";
-        report.error(fields.key_span("sync_every"), "`sync_every` is for approximate coordination", hint);
+    if chosen.and_then(Coordination::sync_every).is_none() {
+        let (message, hint) = match is_global {
+            true => ("`sync_every` is for eventual consistency", "add `consistency: eventual`, or remove it"),
+            false => (
+                "`sync_every` is for approximate coordination",
+                "add `coordination: approximate`, or remove it",
+            ),
+        };
+        report.error(fields.key_span("sync_every"), message, hint);
         return None;
-    };
+    }
     let sync_every = fields::span_within(fields, "sync_every", SYNC_EVERY, report)?;
-    Some(Coordination::Approximate { sync_every })
+    Some(if is_global {
+        Coordination::Eventual { sync_every }
+    } else {
+        Coordination::Approximate { sync_every }
+    })
 }

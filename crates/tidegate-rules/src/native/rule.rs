@@ -8,6 +8,7 @@ use tidegate_core::{Hits, Limit, RefusedHits, SlidingLog};
 
 use super::autopilot::autopilot;
 use super::options::Options;
+use super::scopes;
 use super::{DomainReader, Overriding};
 use crate::choice::{KeyOverrides, LimitChoice, UsualLimits};
 use crate::diagnostics::{Report, Span};
@@ -23,7 +24,7 @@ use crate::secret::is_secret_name;
 use crate::split::Split;
 use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 26] = [
+pub(crate) const RULE_FIELDS: [&str; 28] = [
     "name",
     "description",
     "owner",
@@ -44,6 +45,8 @@ pub(crate) const RULE_FIELDS: [&str; 26] = [
     "on_store_failure",
     "coordination",
     "sync_every",
+    "scope",
+    "consistency",
     "colocate",
     "hash",
     "shadow",
@@ -98,6 +101,8 @@ impl DomainReader {
         splits_need_a_key(&fields, &key, &options, report);
         // Without these nothing can be matched, and their mistakes are already reported.
         let (Some(name), Some(usual), Some(overrides)) = (name, usual, overrides) else { return };
+        let chosen = LimitChoice { usual, overrides, experiment: experiment.flatten() };
+        scopes::check(&fields, &options, &chosen, report);
         let index = compiling.rules.len();
         self.selectors.push(Selector {
             rule: index,
@@ -109,7 +114,7 @@ impl DomainReader {
         });
         self.overrides[number as usize].place = Some(index);
         let share = options.rollout.filter(|share| !share.is_whole());
-        let mut limits = LimitChoice { usual, overrides, experiment: experiment.flatten() };
+        let mut limits = chosen;
         let policies = limits.name_policies(&name);
         compiling.rules.push(Rule {
             index,

@@ -92,6 +92,15 @@ fn a_rule_in_code_is_the_rule_of_a_file() {
         Rule::new("trial").key(["user"]).limit("100/minute").experiment(20, [Limit::from("200/minute")]),
         "{ name: trial, key: [user], limits: [100/minute], experiment: { split: 20%, limits: [200/minute] } }",
     );
+    check(
+        Rule::new("everywhere").limit("100/minute").coordination(Coordination::Escrow),
+        "{ name: everywhere, limits: [100/minute], scope: global, consistency: escrow }",
+    );
+    let sync_every = Micros::from_millis(500);
+    check(
+        Rule::new("everywhere").limit("100/minute").coordination(Coordination::Eventual { sync_every }),
+        "{ name: everywhere, limits: [100/minute], scope: global, consistency: eventual, sync_every: 500ms }",
+    );
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn in_use(rules: &RuleSet) -> impl Iterator<Item = &Rule> {
 
 /// The counters of one key. Limits of several tiers that differ only in their number share one.
 fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
-    let is_shared = rule.coordination() != Coordination::Local;
+    let is_shared = matches!(rule.coordination(), Coordination::Exact | Coordination::Approximate { .. });
     let mut places: HashMap<&[u8], usize> = HashMap::new();
     let mut counters: Vec<Counter> = Vec::new();
     for limit in rule.limits() {
