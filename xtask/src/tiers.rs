@@ -76,6 +76,7 @@ pub(crate) const MEASURING: [(&str, &[&str]); 6] = [
             "redis_heal::",
             "redis_load::",
             "redis_overload::",
+            "redis_regions::",
             "redis_topologies::",
             "rlqs::",
         ],

@@ -11,7 +11,7 @@ use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, DecisionLogConfig};
 use tidegate_limiter::{
     BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RequestResult, RuleHits,
-    RuleResult, ShedStats, Source, StoreCall, Transport,
+    RuleResult, ShareStats, ShedStats, Source, StoreCall, Transport,
 };
 use tidegate_metrics::{
     BusyRatio, CertificateEnd, Families, Family, FollowedFlags, KeyKinds, LentQuotas, ListenerConnections,
@@ -151,6 +151,7 @@ fn everything() -> Families {
         })
         .with(WithheldLines::default)
         .with(|| FollowedFlags { known: vec![("FLAG".to_owned(), true)], answers: true })
+        .with(|| Some(ShareStats::default()))
         .with(XdsCounts::default)
         .with(|| {
             let refused = ["streams", "buckets"].map(|what| (what, 0)).into();

@@ -1,6 +1,6 @@
 //! The metrics of everything but the counters: the store, its nodes, connections, upstreams.
 
-use tidegate_limiter::{BreakerState, NodeHealth, RemoteStats, ShedStats};
+use tidegate_limiter::{BreakerState, NodeHealth, RemoteStats, ShareStats, ShedStats};
 use tidegate_store::MemoryStats;
 
 use crate::family::{Families, Text};
@@ -29,6 +29,22 @@ impl Describe for StoreUsage {
         }
         let help = "Keys that the store's servers evicted for lack of memory. Each one loses what its caller had spent. Must stay 0.";
         families.counter("store_evicted_keys", help, self.evicted);
+    }
+}
+
+impl Describe for Option<ShareStats> {
+    fn describe(&self, families: &mut Families) {
+        let Some(shares) = self else { return };
+        let help = "Counters of rules for all regions of which this node holds hits, or did lately.";
+        families.gauge("share_purses", help, shares.purses);
+        let help = "Hits that this node has taken from the home store and not yet spent.";
+        families.gauge("share_hits", help, shares.hits);
+        let help = "Hits that this node took from the home store.";
+        families.counter("share_hits_taken", help, shares.taken);
+        let help = "Hits that this node returned to the home store, unspent.";
+        families.counter("share_hits_returned", help, shares.returned);
+        let help = "Requests that waited for the home store, because this node held too few hits.";
+        families.counter("share_waits", help, shares.waits);
     }
 }
 

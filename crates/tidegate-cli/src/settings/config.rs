@@ -17,6 +17,7 @@ use super::diagnose;
 use super::flags::Flags;
 use super::listeners::{ListenerTls, RespUser, Tokens};
 use super::proxy::Proxy;
+use super::regions::Regions;
 use super::rls::{HeaderNames, Xds};
 use super::shedding::Shedding;
 use super::telemetry::{Alerts, Telemetry};
@@ -39,6 +40,10 @@ pub(crate) struct Config {
     pub(crate) listen: Listen,
     /// Where counters live
     pub(crate) store: Store,
+    /// The name of this region, where there are several: none by default
+    pub(crate) region: Option<String>,
+    /// Where rules with `scope: global` are counted: nowhere by default
+    pub(crate) regions: Regions,
     /// Where rules come from
     pub(crate) rules: Rules,
     /// Which header sets HTTP answers carry: both by default, none with an empty list
@@ -333,7 +338,7 @@ macro_rules! merged_by_field {
 
 merged_by_field! {
     Config {
-        listen, store, rules, headers, x_ratelimit, rls, limitador, resp, tls, access, admin, data, identity, proxy, shedding,
+        listen, store, region, regions, rules, headers, x_ratelimit, rls, limitador, resp, tls, access, admin, data, identity, proxy, shedding,
         decision_log, limits, workers, drain, log, flags, telemetry, alerts,
     }
     Listen { http, grpc, resp, admin }
@@ -342,6 +347,7 @@ merged_by_field! {
         fleet_secret, tls, sentinel,
     }
     Breaker { failures, open_for }
+    Regions { home, ask_within }
     Tls { ca, certificate, key }
     Sentinel { user, password }
     Rules { source, paths, envoy_config }

@@ -11,6 +11,7 @@ pub(crate) mod env;
 pub(crate) mod flags;
 pub(crate) mod listeners;
 pub(crate) mod proxy;
+mod regions;
 pub(crate) mod rls;
 mod shedding;
 mod store;
@@ -37,6 +38,7 @@ pub(crate) use diagnose::suggest;
 use flags::Flags;
 use listeners::{ListenerTls, Tokens};
 use proxy::Proxy;
+pub(crate) use regions::{HomeSettings, RegionSettings};
 pub(crate) use store::{StoreSettings, StoreUrl, shows_a_password};
 use telemetry::{Alerts, Telemetry};
 pub(crate) use values::{Count, Span};
@@ -62,6 +64,7 @@ pub(crate) struct Settings {
     pub(crate) access: Tokens,
     pub(crate) admin_tokens: Tokens,
     pub(crate) store: StoreSettings,
+    pub(crate) regions: RegionSettings,
     pub(crate) rules: RuleFiles,
     pub(crate) control: ControlSettings,
     pub(crate) headers: Vec<HeaderSet>,
@@ -132,6 +135,8 @@ impl Settings {
         let Config {
             listen,
             store,
+            region,
+            regions,
             rules,
             headers,
             x_ratelimit,
@@ -177,7 +182,9 @@ impl Settings {
         };
         rls::check(&rls, &rules_of)?;
         check_headers(headers.as_deref().unwrap_or_default())?;
+        let store = StoreSettings::decide(store)?;
         Ok(Settings {
+            regions: regions.settings(region, &store.url)?,
             http,
             grpc,
             resp: resp_address,
@@ -186,7 +193,7 @@ impl Settings {
             tls,
             access,
             admin_tokens: admin.who(),
-            store: StoreSettings::decide(store)?,
+            store,
             control,
             rules: rules_of,
             headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),

@@ -67,6 +67,7 @@ mod redis_outage;
 mod redis_overload;
 mod redis_owed;
 mod redis_penalty;
+mod redis_regions;
 mod redis_request_id;
 mod redis_serve;
 mod redis_start;

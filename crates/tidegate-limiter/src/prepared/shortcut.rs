@@ -38,6 +38,9 @@ impl Shortcut {
             Coordination::Exact => Source::Store,
             Coordination::Approximate { .. } => Source::Approximate,
             Coordination::Local => Source::Local,
+            Coordination::Escrow | Coordination::Eventual { .. } => {
+                unreachable!("`foresee` leaves rules for all regions to the whole path")
+            }
         };
         let (quota, window) = (limit.limit.quota(), limit.limit.quota_window());
         let (limit, scope) = (limit.limit.clone(), limit.scope.clone());

@@ -173,6 +173,7 @@ impl NativeDomain {
                 || rule.penalty.is_some()
                 || rule.mode != Mode::Enforce
                 || selector.colocate.is_some()
+                || rule.coordination.is_global()
             {
                 return None;
             }

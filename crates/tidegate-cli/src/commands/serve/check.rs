@@ -46,6 +46,8 @@ pub(crate) fn check(settings: &Settings, rules: Option<&RuleSet>) -> Result<(), 
         xds.server()?;
     }
     rules.map_or(Ok(()), |rules| check_rules(&settings.store.url, rules))?;
+    rules.map_or(Ok(()), |rules| super::regions::check(settings, rules))?;
+    super::regions::open(settings, &Arc::new(Metrics::new()))?;
     // This does not connect.
     Backend::open(settings, &Arc::new(Metrics::new()))?;
     Ok(())

@@ -20,6 +20,7 @@ mod notify;
 mod open_files;
 mod open_listeners;
 mod outgoing;
+mod regions;
 mod registry;
 mod reloader;
 mod secrets;
@@ -137,6 +138,10 @@ async fn serve(
     let observer = Arc::new(LogObserver::new(metrics.clone()).with_spans(outgoing.spans.clone()));
     let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);
+    let homes = regions::open(&settings, &metrics)?;
+    let (homes, configs): (Vec<Backend>, Vec<_>) =
+        homes.into_iter().map(|home| (home.backend, home.config)).unzip();
+    config.homes = configs;
     config.lease_secret = settings.store.lease_secret.as_ref().map(|secret| secret.bytes().into());
     let limiter = Arc::new(Limiter::new(config));
     metrics.began_with(&limiter.snapshot());
@@ -249,6 +254,7 @@ async fn serve(
     });
     identities.into_iter().for_each(|identity| drop(background.spawn(jwks::keep_fresh(identity))));
     background.spawn(backend.keep());
+    homes.into_iter().for_each(|home| drop(background.spawn(home.keep())));
     background.spawn(limiter.maintain());
     let leaving = limiter.clone();
     background.spawn(control.clone().maintain());

@@ -1,0 +1,69 @@
+//! Opens the stores that count for all regions, and checks that every rule which needs one has it.
+
+use std::sync::Arc;
+
+use tidegate_limiter::{BreakerConfig, HomeConfig};
+use tidegate_metrics::Metrics;
+use tidegate_rules::RuleSet;
+
+use super::backend::Backend;
+use crate::failure::Failure;
+use crate::settings::{HomeSettings, Settings, suggest};
+
+/// What is appended to the prefix of keys: a region's store may be the home of all, and counts both.
+const GLOBAL: &str = "-global";
+
+/// A store that counts for all regions, and how the limiter uses it.
+pub(super) struct OpenHome {
+    pub(super) backend: Backend,
+    pub(super) config: HomeConfig,
+}
+
+/// Opens the homes. This does not connect yet.
+pub(super) fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Vec<OpenHome>, Failure> {
+    let regions = &settings.regions;
+    let open = |home: &HomeSettings| {
+        let mut at_home = settings.clone();
+        at_home.store.url = home.url.clone();
+        at_home.store.timeout = Some(regions.ask_within);
+        let prefix = at_home.store.key_prefix.as_deref().unwrap_or("tidegate");
+        at_home.store.key_prefix = Some(format!("{prefix}{GLOBAL}"));
+        let backend = Backend::open(&at_home, metrics)?;
+        let mut config = HomeConfig::new(backend.store(), home.domains.clone());
+        config.ask_within = regions.ask_within.into();
+        let default = BreakerConfig::default();
+        config.breaker.failures = settings.store.breaker_failures.unwrap_or(default.failures);
+        config.breaker.open_for = settings.store.breaker_open_for.map_or(default.open_for, Into::into);
+        Ok(OpenHome { backend, config })
+    };
+    regions.homes.iter().map(open).collect()
+}
+
+/// Refuses rules for all regions that no home counts, and homes of domains that do not exist.
+pub(super) fn check(settings: &Settings, rules: &RuleSet) -> Result<(), Failure> {
+    let homes = &settings.regions.homes;
+    let has_home = |domain: &str| {
+        homes.iter().any(|home| home.domains.is_empty() || home.domains.iter().any(|known| known == domain))
+    };
+    let is_homeless =
+        |rule: &&tidegate_rules::Rule| rule.coordination().is_global() && !has_home(rule.domain());
+    if let Some(rule) = rules.rules().find(is_homeless) {
+        let (name, domain) = (rule.name(), rule.domain());
+        return Err(Failure::new(format!(
+            "rule `{name}` of the domain `{domain}` is for all regions, and has no home"
+        ))
+        .hint(
+            "add `regions: { home: redis://host:port }`, the same in every region; or remove `scope: global`",
+        ));
+    }
+    let known: Vec<&str> = rules.domains().collect();
+    let unknown =
+        homes.iter().flat_map(|home| &home.domains).find(|domain| !known.contains(&domain.as_str()));
+    match unknown {
+        Some(domain) if !known.is_empty() => {
+            Err(Failure::new(format!("regions.home: no rule has the domain `{domain}`"))
+                .hint(suggest(domain, &known)))
+        }
+        _ => Ok(()),
+    }
+}

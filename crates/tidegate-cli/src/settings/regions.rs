@@ -1,0 +1,126 @@
+//! Several regions, each with a store of its own, and what is counted for all of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::store::StoreUrl;
+use super::values::{Secret, Span};
+use crate::failure::Failure;
+
+/// Where rules with `scope: global` are counted
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Regions {
+    /// The store that counts for all regions, as `store.url` names one: the same in every region. Or a store for each domain, by
+    /// its name
+    pub(crate) home: Option<HomeUrls>,
+    /// How long a request waits for its home, where this node holds too few hits: 250ms by default
+    pub(crate) ask_within: Option<Span>,
+}
+
+/// One store for all domains, or one for each
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum HomeUrls {
+    /// One for all domains
+    All(Secret),
+    /// One for each, by its name
+    ByDomain(BTreeMap<String, Secret>),
+}
+
+/// This region, and the homes of its rules for all regions.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RegionSettings {
+    pub(crate) name: Option<String>,
+    pub(crate) homes: Vec<HomeSettings>,
+    pub(crate) ask_within: Duration,
+}
+
+/// A store that counts for all regions.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct HomeSettings {
+    pub(crate) url: StoreUrl,
+    /// None: all.
+    pub(crate) domains: Vec<String>,
+}
+
+/// Two round trips between continents, and some more.
+const DEFAULT_ASK_WITHIN: Duration = Duration::from_millis(250);
+/// A request that waits longer is answered by nobody.
+const LONGEST_ASK: Duration = Duration::from_secs(2);
+
+impl Regions {
+    pub(super) fn settings(self, region: Option<String>, own: &StoreUrl) -> Result<RegionSettings, Failure> {
+        let ask_within = self.ask_within.map_or(DEFAULT_ASK_WITHIN, |Span(span)| span);
+        if ask_within > LONGEST_ASK {
+            return Err(Failure::new("regions.ask_within: no client waits that long")
+                .hint("use two round trips to the home: 250ms is the default, 2s the most"));
+        }
+        let homes = self.home.map_or_else(|| Ok(Vec::new()), homes)?;
+        if !homes.is_empty() && region.is_none() {
+            return Err(Failure::new("regions.home: this region has no name")
+                .hint("add `region: eu-west`, another one in each region"));
+        }
+        if !homes.is_empty() && *own == StoreUrl::Memory {
+            return Err(Failure::new("regions.home: the nodes of this region share no store")
+                .hint("set `store.url` to the region's own Redis, or another store over a network"));
+        }
+        Ok(RegionSettings { name: region, homes, ask_within })
+    }
+}
+
+fn homes(home: HomeUrls) -> Result<Vec<HomeSettings>, Failure> {
+    let mut homes: Vec<HomeSettings> = Vec::new();
+    let by_domain = match home {
+        HomeUrls::All(url) => vec![(None, url)],
+        HomeUrls::ByDomain(domains) => domains.into_iter().map(|(domain, url)| (Some(domain), url)).collect(),
+    };
+    for (domain, url) in by_domain {
+        let url: StoreUrl = url.reveal().parse()?;
+        if url == StoreUrl::Memory {
+            return Err(Failure::new("regions.home: memory is of this node alone")
+                .hint("name a store that all regions reach, such as redis://host:port"));
+        }
+        match homes.iter_mut().find(|known| known.url == url) {
+            Some(known) => known.domains.extend(domain),
+            None => homes.push(HomeSettings { url, domains: domain.into_iter().collect() }),
+        }
+    }
+    Ok(homes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(yaml: &str, region: Option<&str>) -> Result<RegionSettings, String> {
+        let regions: Regions = serde_saphyr::from_str(yaml).unwrap();
+        let own = "redis://here".parse().unwrap();
+        regions.settings(region.map(str::to_owned), &own).map_err(|failure| format!("{failure:?}"))
+    }
+
+    #[test]
+    fn domains_with_one_store_share_a_home() {
+        let yaml = "home: { api: 'redis://a', billing: 'redis://b', web: 'redis://a' }";
+        let homes = settings(yaml, Some("eu-west")).unwrap().homes;
+        let domains: Vec<&[String]> = homes.iter().map(|home| &home.domains[..]).collect();
+        assert_eq!(domains, [&["api".to_owned(), "web".to_owned()][..], &["billing".to_owned()]]);
+        let all = settings("home: redis://a", Some("eu-west")).unwrap().homes;
+        assert_eq!((all.len(), all[0].domains.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_home_needs_a_region_and_a_store_that_all_reach() {
+        for (yaml, region, problem) in [
+            ("home: redis://a", None, "no name"),
+            ("home: 'memory:'", Some("eu-west"), "memory"),
+            ("{ home: redis://a, ask_within: 5s }", Some("eu-west"), "ask_within"),
+        ] {
+            let failure = settings(yaml, region).unwrap_err();
+            assert!(failure.contains(problem), "{failure}");
+        }
+    }
+}
