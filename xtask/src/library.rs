@@ -8,7 +8,7 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 
 /// The crates that users of the library build, each after those that it needs.
-const LIBRARIES: [&str; 12] = [
+const LIBRARIES: [&str; 13] = [
     "tidegate-core",
     "tidegate-store",
     "tidegate-fleet",
@@ -18,6 +18,7 @@ const LIBRARIES: [&str; 12] = [
     "tidegate-http",
     "tidegate-tower",
     "tidegate-store-redis",
+    "tidegate-store-items",
     "tidegate-store-memcached",
     "tidegate-store-postgres",
     "tidegate",
@@ -100,8 +101,9 @@ fn subsets(features: &[&str]) -> impl Iterator<Item = String> {
 fn combinations() -> Vec<String> {
     // It re-exports a module and changes nothing else: alone, and beside all others.
     let with_all = "memory,redis-tls,postgres-tls,memcached,axum,tonic,jwt,tracing,conformance";
-    let mut all: Vec<String> =
-        ["conformance", with_all, "postgres", "postgres-tls", "memcached"].map(str::to_owned).into();
+    let mut all: Vec<String> = ["conformance", with_all, "postgres", "postgres-tls", "memcached"]
+        .map(str::to_owned)
+        .into();
     for memory in ["", "memory"] {
         for redis in ["", "redis", "redis-tls"] {
             for middleware in ["", "tower", "axum", "tonic", "axum,tonic"] {

@@ -4,8 +4,8 @@ use tidegate_core::{Micros, Timestamp};
 
 use crate::store::FleetReply;
 
-/// The longest value that a [`ValueStore`] must take: half a MiB.
-pub const LONGEST_VALUE: usize = 512 * 1024;
+/// The longest value that a [`ValueStore`] must take: a quarter of a MiB.
+pub const LONGEST_VALUE: usize = 256 * 1024;
 
 /// The store's time, and its values; none where there is none.
 pub type Values = (Timestamp, Vec<Option<Vec<u8>>>);

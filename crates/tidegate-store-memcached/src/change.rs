@@ -4,32 +4,23 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate_core::{Micros, Timestamp};
+use tidegate_store_items::{
+    BEGINS_WITHIN, Deadline, Failure, Hold, Item, MOST_AHEAD, Name, Place, ServerClock, Work, pause,
+};
 use tokio::time::Instant;
 
-use crate::clock::{ENDS, MOST_AHEAD, ServerClock};
 use crate::config::TimeSource;
-use crate::failure::{Failure, refused};
-use crate::item::{Hold, Item};
-use crate::link::{Deadline, Links};
-use crate::name::Name;
-use crate::wire::{self, Only, Reply};
-
-/// Where an item is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) server: usize,
-    pub(crate) name: Name,
-}
-
-/// Decides a group of items, by its number: changes what it is given. It is asked again if others were quicker.
-pub(crate) type Work<'a> = &'a mut (dyn FnMut(usize, &mut [Item], Timestamp) + Send);
+use crate::link::Links;
+use crate::wire::{self, Only, Reply, refused};
 
 /// For how long items are held at most: by a node that stopped in between, too.
 const HELD: Micros = Micros::from_millis(500);
-/// Nothing is stored for a call so long after its deadline: by then no caller waits.
-const BEGINS_WITHIN: Duration = Duration::from_millis(500);
-/// The longest pause before a group starts again.
+/// The pauses before a group starts again.
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
+/// When the item ends whose remaining time is read, in seconds since 1970: the latest that Memcached can express. From then on
+/// there are no readings, and the clocks of nodes decide.
+const ENDS: u64 = 0x7fff_ffff;
 /// How often a call reads again because its connection had died unnoticed.
 const MOST_LOST_READS: usize = 2;
 /// What expires later than this is given as seconds since 1970.
@@ -92,7 +83,7 @@ impl Changer {
                 let late = Failure::TooLate(deadline.span);
                 return Err(if is_applied { late.in_part() } else { late });
             }
-            tokio::time::sleep(pause(turn)).await;
+            tokio::time::sleep(pause(turn, FIRST_PAUSE, LONGEST_PAUSE)).await;
         }
         moments.dedup();
         Ok(moments.first().copied().filter(|_| moments.len() == 1))
@@ -392,17 +383,12 @@ impl Told {
         let copy = |failure: &Failure| match failure {
             Failure::NotApplied(reason, why) => Failure::NotApplied(reason, why.to_string().into()),
             Failure::TooLate(waited) => Failure::TooLate(*waited),
+            Failure::Busy(waited) => Failure::Busy(*waited),
             Failure::Lost(why) => Failure::Lost(why.to_string().into()),
             Failure::TimedOut(waited) => Failure::TimedOut(*waited),
         };
         self.failure.as_ref().map(copy).or(said).map_or(Ok(()), Err)
     }
-}
-
-/// Groups that met each other must not meet again: a random pause, growing with the turns.
-fn pause(turn: u32) -> Duration {
-    let most = (Duration::from_micros(200) * (1 << turn.min(5))).min(LONGEST_PAUSE);
-    most.mul_f64((random() % 1_000) as f64 / 1_000.0)
 }
 
 fn random() -> u64 {

@@ -3,7 +3,7 @@
 //! # How a batch is decided
 //!
 //! Core decides, in the node; Memcached keeps bytes, and stores them only if nobody else has meanwhile (compare and set). All limits
-//! of one key tuple are one item (`item.rs`), so they change together. `change.rs` does it for a whole batch:
+//! of one key tuple are one item (`tidegate-store-items` decides what becomes of it), so they change together. `change.rs` does it for a whole batch:
 //!
 //! 1. One round trip reads all items. Requests that share no item do not concern each other: each such group is decided by itself.
 //! 2. Where nothing changes (all were refused) that is the answer. Otherwise one more round trip stores each group of one item.
@@ -17,26 +17,21 @@
 //! *That a counter stays.* A server that is full evicts items, and a restart loses all: such a caller has its whole quota again.
 //! `upkeep.rs` measures it by items of its own that nobody touches.
 //!
-//! *The time.* Memcached has no clock to read but whole seconds. `clock.rs` estimates from them what the first server's clock shows, to
+//! *The time.* Memcached has no clock to read but whole seconds: for how long an item is kept that ends at a fixed time (`wire::left`). `ServerClock` estimates from them what the first server's clock shows, to
 //! some hundredths of a second once a few have passed; no counter ever sees time go back.
 //!
 //! *Large state.* An item has at most a megabyte, and is read and written whole: concurrency limits of more than [`MOST_LEASES`] are
-//! refused ([`MemcachedStore::cannot_keep`]).
+//! refused (`MemcachedStore::cannot_keep`).
 
 mod change;
-mod clock;
 mod config;
-mod decide;
-mod failure;
-mod item;
 mod link;
-mod name;
 mod store;
 mod upkeep;
 mod url;
 mod wire;
 
 pub use config::{ConfigError, MemcachedConfig, NoObserver, Observer, TimeSource};
-pub use store::{MOST_LEASES, MemcachedStore};
+pub use store::{MOST_LEASES, Memcached, MemcachedStore};
 pub use upkeep::ServerReport;
 pub use url::{MemcachedUrl, UrlError};

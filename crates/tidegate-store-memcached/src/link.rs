@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tidegate_store_items::{Deadline, Failure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::failure::Failure;
 use crate::url::name;
 use crate::wire::{Reply, take_reply};
 
@@ -27,25 +27,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 const SILENCE: Duration = Duration::from_secs(3);
 /// The oldest version that has all commands as they are used here.
 const OLDEST: (u32, u32, u32) = (1, 6, 14);
-
-/// The time that a call has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    pub(crate) span: Duration,
-    pub(crate) at: Instant,
-    /// How long after it an answer is still accepted.
-    pub(crate) late: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn from_now(span: Duration, late: Duration) -> Self {
-        Deadline { span, at: Instant::now() + span, late }
-    }
-
-    pub(crate) fn last(&self) -> Instant {
-        self.at + self.late
-    }
-}
 
 /// All connections of a store.
 pub(crate) struct Links {

@@ -10,14 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::Micros;
 use tidegate_store::StoreError;
+use tidegate_store_items::{Deadline, Failure, Item, Items, Place, WHOLE};
 use tokio::time::Instant;
 
-use crate::change::Place;
-use crate::failure::Failure;
-use crate::item::Item;
-use crate::link::Deadline;
-use crate::name::WHOLE;
-use crate::store::MemcachedStore;
+use crate::store::Memcached;
 use crate::wire::Reply;
 
 /// What a server reports.
@@ -51,6 +47,8 @@ pub(crate) struct Canaries {
     /// For each server, when each was stored, by its number.
     stored: Mutex<Vec<VecDeque<(Instant, u64)>>>,
     next: AtomicU64,
+    /// Names those of this process.
+    process: [u8; 8],
     /// How many were gone before their time, and how many were looked for.
     lost: AtomicU64,
     asked: AtomicU64,
@@ -58,7 +56,9 @@ pub(crate) struct Canaries {
 
 impl Canaries {
     pub(crate) fn new(servers: usize) -> Self {
+        let process = getrandom::u64().expect("the system has random bytes").to_le_bytes();
         Canaries {
+            process,
             stored: Mutex::new(vec![VecDeque::new(); servers]),
             next: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -67,11 +67,11 @@ impl Canaries {
     }
 }
 
-impl MemcachedStore {
+impl Memcached {
     /// Looks at each server once: a report, or why there is none.
     pub async fn look(&self) -> Vec<Result<ServerReport, StoreError>> {
         let mut reports = Vec::new();
-        for server in 0..self.inner.changer.links.servers().len() {
+        for server in 0..self.changer.links.servers().len() {
             reports.push(self.look_at(server).await);
         }
         reports
@@ -80,14 +80,14 @@ impl MemcachedStore {
     /// How many of this process's canaries were gone before their time, and how many it has looked for.
     #[must_use]
     pub fn canaries(&self) -> (u64, u64) {
-        let canaries = &self.inner.canaries;
+        let canaries = &self.canaries;
         (canaries.lost.load(Ordering::Relaxed), canaries.asked.load(Ordering::Relaxed))
     }
 
     async fn look_at(&self, server: usize) -> Result<ServerReport, StoreError> {
-        let endpoint = tidegate_store::Store::endpoint(self, server);
-        let deadline = Deadline::from_now(self.inner.patience(), std::time::Duration::ZERO);
-        let asked = self.inner.changer.links.call(server, b"stats\r\n", 1, deadline).await;
+        let endpoint = self.endpoints[server].clone();
+        let deadline = Deadline::from_now(self.patience, std::time::Duration::ZERO);
+        let asked = self.changer.links.call(server, b"stats\r\n", 1, deadline).await;
         let told = asked.map_err(|failure| failure.of_a_read().into_store_error(endpoint.clone()))?;
         let Some(Reply::Statistics(all)) = told.into_iter().next() else {
             let failure = Failure::NotApplied("other", "it tells no statistics".into());
@@ -117,7 +117,7 @@ impl MemcachedStore {
 
     /// Looks for the canaries that were left alone for long enough, and stores another. Returns how many are gone.
     async fn ask_canaries(&self, server: usize) -> Result<u64, StoreError> {
-        let canaries = &self.inner.canaries;
+        let canaries = &self.canaries;
         let ripe: Vec<u64> = {
             let mut stored = canaries.stored.lock();
             let count = stored[server].iter().take_while(|(at, _)| at.elapsed() >= LEFT_ALONE).count();
@@ -145,16 +145,16 @@ impl MemcachedStore {
 
     /// Stores a canary, or takes it away; returns whether it was there.
     async fn change_canary(&self, server: usize, number: u64, is_kept: bool) -> Result<bool, StoreError> {
-        let inner = &self.inner;
-        let place = Place { server, name: inner.names.own(b"canary", inner.process, number) };
+        let place = Place { server, name: self.names.own(b"canary", self.canaries.process, number) };
         let mut was_there = false;
-        let deadline = Deadline::from_now(inner.patience(), std::time::Duration::ZERO);
+        let deadline = Deadline::from_now(self.patience, std::time::Duration::ZERO);
         let change = |_: usize, items: &mut [Item], now| {
             was_there = items[0].live_part(WHOLE, now).is_some();
             items[0].set(WHOLE, is_kept.then(|| (now + CANARY_TTL, b"canary".to_vec())));
         };
         let mut change = change;
-        inner.run(&[vec![place]], deadline, &mut change).await?;
-        Ok(was_there)
+        let ran = self.change(&[vec![place]], deadline, &mut change).await;
+        self.called(ran.as_ref().err().map(Failure::reason));
+        ran.map(|_| was_there).map_err(|failure| failure.into_store_error(self.endpoints[server].clone()))
     }
 }

@@ -1,6 +1,6 @@
 //! Commands and replies, as bytes. (Memcached calls these commands "meta": they say which fields to return.)
 
-use crate::name::Name;
+use tidegate_store_items::{Failure, Name};
 
 /// What a server replied to one command.
 #[derive(Debug, PartialEq, Eq)]
@@ -144,6 +144,18 @@ fn flag(flags: &str, name: char) -> Option<u64> {
 
 fn unexpected(line: &str) -> String {
     format!("it does not answer as Memcached does, but {:?}", line.chars().take(60).collect::<String>())
+}
+
+/// A server's refusal, in its words, with what to do about it.
+pub(crate) fn refused(said: &str) -> Failure {
+    if said.contains("too large") {
+        let why = format!("{said} (use a sliding_window for so large a limit, or raise the server's -I)");
+        return Failure::NotApplied("other", why.into());
+    }
+    if said.contains("out of memory") {
+        return Failure::NotApplied("out_of_memory", format!("{said} (raise the server's -m)").into());
+    }
+    Failure::NotApplied("other", said.to_owned().into())
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! The time, as the first server of the list shows it.
+//! The time, as a server shows it that tells whole seconds.
 //!
-//! Memcached shows whole seconds: for how long an item is kept that ends at a fixed time (`wire::left`). Such a reading bounds the
-//! difference between that clock and this process's from both sides, by a second in all; readings just before and just after the
-//! second changes narrow the bounds to some hundredths. All nodes see the seconds change at the same moment, so they agree that
-//! well; their own clocks do not matter.
+//! A reading bounds the difference between that clock and this process's from both sides, by a second in all; readings just before
+//! and just after the second changes narrow the bounds to some hundredths. All nodes see the seconds change at the same moment, so
+//! they agree that well; their own clocks do not matter.
 
 use std::time::Duration;
 
@@ -12,18 +11,15 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_store::{Clock, SystemClock};
 use tokio::time::Instant;
 
-/// When the item ends whose remaining time is read, in seconds since 1970: the latest that Memcached can express. From then on
-/// there are no readings, and the clocks of nodes decide.
-pub(crate) const ENDS: u64 = 0x7fff_ffff;
 /// How much the bounds widen: clocks drift, and a server's second may change a little late.
 const DRIFT_PER_SECOND: f64 = 0.001;
 /// A time further ahead is of another clock.
-pub(crate) const MOST_AHEAD: Micros = Micros::from_secs(10);
+pub const MOST_AHEAD: Micros = Micros::from_secs(10);
 /// Readings closer than this are not worth a command.
 const READ_EVERY: Duration = Duration::from_millis(10);
 
 /// Estimates the server's clock. Until the first reading it is this node's.
-pub(crate) struct ServerClock {
+pub struct ServerClock {
     origin: Instant,
     /// Until there is a reading.
     own: SystemClock,
@@ -39,14 +35,29 @@ struct Estimate {
     told: Timestamp,
 }
 
+impl Default for ServerClock {
+    fn default() -> Self {
+        ServerClock::new()
+    }
+}
+
+impl std::fmt::Debug for ServerClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerClock").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
 impl ServerClock {
-    pub(crate) fn new() -> Self {
+    /// One that has read nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
         let state = Estimate { bounds: None, base: 0, last_read: None, told: Timestamp::default() };
         ServerClock { origin: Instant::now(), own: SystemClock::new(), state: Mutex::new(state) }
     }
 
     /// Whether a call should read it along.
-    pub(crate) fn wants_reading(&self) -> bool {
+    #[must_use]
+    pub fn wants_reading(&self) -> bool {
         let mut state = self.state.lock();
         let wants = state.last_read.is_none_or(|at| at.elapsed() >= READ_EVERY);
         if wants {
@@ -56,7 +67,7 @@ impl ServerClock {
     }
 
     /// The server showed `second` at some moment between `from` and `to`.
-    pub(crate) fn read(&self, second: u64, from: Instant, to: Instant) {
+    pub fn read(&self, second: u64, from: Instant, to: Instant) {
         let mut state = self.state.lock();
         if state.bounds.is_none() {
             state.base = second;
@@ -76,7 +87,8 @@ impl ServerClock {
     }
 
     /// The time, which steps back only where the server's clock was set back.
-    pub(crate) fn now(&self) -> Timestamp {
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
         let mut state = self.state.lock();
         let Some((low, high, _)) = state.bounds else { return self.own.now() };
         let seconds = f64::midpoint(low, high) + self.origin.elapsed().as_secs_f64();

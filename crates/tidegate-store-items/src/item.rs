@@ -15,22 +15,27 @@ const PART_HEAD: usize = 20;
 
 /// What an item holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Item {
+pub struct Item {
     /// The latest time at which it was changed: no later decision sees an earlier one.
-    pub(crate) latest: Timestamp,
-    pub(crate) hold: Hold,
+    pub latest: Timestamp,
+    /// Who holds it.
+    pub hold: Hold,
     parts: Vec<(Part, Timestamp, Vec<u8>)>,
 }
 
 /// Who holds an item while a request over several is decided; nobody where the token is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hold {
-    pub(crate) token: u64,
-    pub(crate) until: Timestamp,
+pub struct Hold {
+    /// Names this hold.
+    pub token: u64,
+    /// When it is over.
+    pub until: Timestamp,
 }
 
 impl Item {
-    pub(crate) fn read(bytes: &[u8]) -> Self {
+    /// Reads what [`bytes`](Item::bytes) gave.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Self {
         Item::try_read(bytes).unwrap_or_default()
     }
 
@@ -52,7 +57,9 @@ impl Item {
         Some(Item { latest: Timestamp::from_micros(latest), hold, parts })
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    /// As a store keeps it.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
         let states: usize = self.parts.iter().map(|(_, _, state)| PART_HEAD + state.len()).sum();
         let mut bytes = Vec::with_capacity(25 + states);
         bytes.push(VERSION);
@@ -68,28 +75,32 @@ impl Item {
     }
 
     /// The same, held by somebody.
-    pub(crate) fn held(&self, hold: Hold) -> Self {
+    #[must_use]
+    pub fn held(&self, hold: Hold) -> Self {
         Item { hold, ..self.clone() }
     }
 
     /// A part's state; none if it has none.
-    pub(crate) fn part(&self, name: Part) -> Option<&[u8]> {
+    #[must_use]
+    pub fn part(&self, name: Part) -> Option<&[u8]> {
         self.parts.iter().find(|(known, ..)| *known == name).map(|(_, _, state)| &state[..])
     }
 
     /// A part's state, if it has not ended.
-    pub(crate) fn live_part(&self, name: Part, now: Timestamp) -> Option<&[u8]> {
+    #[must_use]
+    pub fn live_part(&self, name: Part, now: Timestamp) -> Option<&[u8]> {
         let is_live = |(known, ends, _): &&(Part, Timestamp, Vec<u8>)| *known == name && now < *ends;
         self.parts.iter().find(is_live).map(|(_, _, state)| &state[..])
     }
 
     /// A limit's cell. What no cell writes is read as none.
-    pub(crate) fn cell(&self, name: Part) -> Cell {
+    #[must_use]
+    pub fn cell(&self, name: Part) -> Cell {
         self.part(name).and_then(Cell::from_bytes).unwrap_or_default()
     }
 
     /// Sets a part, or removes it.
-    pub(crate) fn set(&mut self, name: Part, content: Option<(Timestamp, Vec<u8>)>) {
+    pub fn set(&mut self, name: Part, content: Option<(Timestamp, Vec<u8>)>) {
         let place = self.parts.iter().position(|(known, ..)| *known == name);
         match (place, content) {
             (Some(place), Some((ends, state))) => self.parts[place] = (name, ends, state),
@@ -100,21 +111,25 @@ impl Item {
     }
 
     /// Removes what has ended.
-    pub(crate) fn forget_ended(&mut self, now: Timestamp) {
+    pub fn forget_ended(&mut self, now: Timestamp) {
         self.parts.retain(|(_, ends, _)| now < *ends);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it has no part.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
     /// When it says nothing any more.
-    pub(crate) fn ends(&self) -> Timestamp {
+    #[must_use]
+    pub fn ends(&self) -> Timestamp {
         self.parts.iter().map(|(_, ends, _)| *ends).max().unwrap_or_default()
     }
 
     /// Whether its parts are the same.
-    pub(crate) fn says_what(&self, other: &Item) -> bool {
+    #[must_use]
+    pub fn says_what(&self, other: &Item) -> bool {
         self.parts == other.parts
     }
 }

@@ -10,10 +10,11 @@ use tidegate_store::{CellKey, RefundId};
 
 /// The name of an item: `tg` and 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Name([u8; 16]);
+pub struct Name([u8; 16]);
 
 impl Name {
-    pub(crate) fn append(&self, command: &mut Vec<u8>) {
+    /// Appends it to a command.
+    pub fn append(&self, command: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         command.extend(b"tg");
         for byte in self.0 {
@@ -23,18 +24,20 @@ impl Name {
 }
 
 /// The name of what an item holds: a limit's state, or the mark of a refund.
-pub(crate) type Part = [u8; 8];
+pub type Part = [u8; 8];
 /// The only part of an item that holds one value.
-pub(crate) const WHOLE: Part = [0; 8];
+pub const WHOLE: Part = [0; 8];
 
 /// Names items with a common prefix.
 #[derive(Clone, Debug)]
-pub(crate) struct Namer {
+pub struct Namer {
     prefix: Box<[u8]>,
 }
 
 impl Namer {
-    pub(crate) fn new(prefix: &str) -> Self {
+    /// Names that begin alike.
+    #[must_use]
+    pub fn new(prefix: &str) -> Self {
         Namer { prefix: prefix.as_bytes().into() }
     }
 
@@ -53,12 +56,14 @@ impl Namer {
     }
 
     /// An item of this process.
-    pub(crate) fn own(&self, kind: &[u8], process: [u8; 8], number: u64) -> Name {
+    #[must_use]
+    pub fn own(&self, kind: &[u8], process: [u8; 8], number: u64) -> Name {
         self.of(kind, &[&process, &number.to_le_bytes()])
     }
 
     /// An item that all nodes know.
-    pub(crate) fn common(&self, kind: &[u8]) -> Name {
+    #[must_use]
+    pub fn common(&self, kind: &[u8]) -> Name {
         self.of(kind, &[])
     }
 
