@@ -101,6 +101,24 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Apt { package: "memcached", program: "memcached" },
     },
     Tool {
+        name: "moto",
+        used_by: "tests of counters in DynamoDB, which it emulates",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "moto==5.2.5", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "py-partiql-parser",
+        used_by: "the same: moto's DynamoDB does not load without it",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "py-partiql-parser==0.6.3", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "flask-cors",
+        used_by: "the same: moto does not serve without it and Flask",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "flask-cors==6.0.5", gives: Gives::Interpreter },
+    },
+    Tool {
         name: "prometheus",
         used_by: "tests of the metrics, and of the rules and the dashboard that are shipped for them",
         wanted: Wanted::Now,
