@@ -8,7 +8,7 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 
 /// The crates that users of the library build, each after those that it needs.
-const LIBRARIES: [&str; 13] = [
+const LIBRARIES: [&str; 14] = [
     "tidegate-core",
     "tidegate-store",
     "tidegate-fleet",
@@ -19,6 +19,7 @@ const LIBRARIES: [&str; 13] = [
     "tidegate-tower",
     "tidegate-store-redis",
     "tidegate-store-items",
+    "tidegate-store-dynamodb",
     "tidegate-store-memcached",
     "tidegate-store-postgres",
     "tidegate",
@@ -100,8 +101,8 @@ fn subsets(features: &[&str]) -> impl Iterator<Item = String> {
 /// The facade's: what implies another is left out beside it.
 fn combinations() -> Vec<String> {
     // It re-exports a module and changes nothing else: alone, and beside all others.
-    let with_all = "memory,redis-tls,postgres-tls,memcached,axum,tonic,jwt,tracing,conformance";
-    let mut all: Vec<String> = ["conformance", with_all, "postgres", "postgres-tls", "memcached"]
+    let with_all = "memory,redis-tls,postgres-tls,memcached,dynamodb,axum,tonic,jwt,tracing,conformance";
+    let mut all: Vec<String> = ["conformance", with_all, "postgres", "postgres-tls", "memcached", "dynamodb"]
         .map(str::to_owned)
         .into();
     for memory in ["", "memory"] {
@@ -249,7 +250,7 @@ mod tests {
         let mut different = all.clone();
         different.sort();
         different.dedup();
-        assert_eq!((all.len(), different.len()), (125, 125));
+        assert_eq!((all.len(), different.len()), (126, 126));
         assert!(
             all.contains(&String::new())
                 && all.contains(&"memory,redis-tls,axum,tonic,jwt,tracing".to_owned())

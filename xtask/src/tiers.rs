@@ -66,6 +66,7 @@ pub(crate) const MEASURING: [(&str, &[&str]); 6] = [
         "tidegate-cli",
         &[
             "control_load::",
+            "dynamodb_store::",
             "many_rules::",
             "memcached_store::",
             "memory::",

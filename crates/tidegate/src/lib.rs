@@ -146,6 +146,7 @@
 //! | `redis-tls` | the same over TLS: `rediss://` | rustls |
 //! | `postgres`, `postgres-tls` | counters in PostgreSQL (`Setup::on_shared_store`) | tokio, tokio-postgres |
 //! | `memcached` | the same in Memcached | tokio |
+//! | `dynamodb` | the same in DynamoDB; run against emulators, never against AWS | tokio, hyper, rustls |
 //! | `tower` | `middleware::RateLimitLayer`, for any tower service over HTTP | http, tokio's `sync` |
 //! | `axum` | the same, reading axum's peer addresses and nested paths | axum |
 //! | `tonic` | the same, reading tonic's peer addresses | tonic |
@@ -159,7 +160,7 @@ mod checked;
 #[cfg(feature = "redis")]
 mod redis;
 mod setup;
-#[cfg(any(feature = "redis", feature = "postgres", feature = "memcached"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "memcached", feature = "dynamodb"))]
 mod shared;
 mod skipped;
 mod spend;
@@ -172,7 +173,7 @@ pub use checked::Checked;
 #[cfg(feature = "redis")]
 pub use redis::{OnRedisError, on_redis, on_redis_with};
 pub use setup::{Setup, compile};
-#[cfg(any(feature = "redis", feature = "postgres", feature = "memcached"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "memcached", feature = "dynamodb"))]
 pub use shared::SharedStoreError;
 pub use spend::{Lease, Spend};
 pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
@@ -181,13 +182,22 @@ pub use tidegate_limiter::{
     Limiter, LimiterConfig, Patience, Prepared, PreparedError, QueueBounds, RefundError, RemoteConfig,
     Report, Runtime, Source, SpentAt, Task, Unsettled, Verdict, block_on,
 };
-#[cfg(any(feature = "redis", feature = "postgres", feature = "memcached", feature = "tower"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "postgres",
+    feature = "memcached",
+    feature = "dynamodb",
+    feature = "tower"
+))]
 pub use tidegate_limiter::{TokioHandle, TokioRuntime};
 pub use tidegate_rules::{
     Coordination, Descriptor, Diagnostics, Format, IntoRules, OnMissingKey, OnStoreFailure, RuleSet,
     Source as RuleSource, UnknownDomain, load,
 };
 pub use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, StoreError, SystemClock};
+#[cfg(feature = "dynamodb")]
+#[doc(inline)]
+pub use tidegate_store_dynamodb as dynamodb;
 #[cfg(feature = "memcached")]
 #[doc(inline)]
 pub use tidegate_store_memcached as memcached;

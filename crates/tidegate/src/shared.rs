@@ -22,7 +22,7 @@ pub enum SharedStoreError {
 }
 
 impl Setup {
-    /// A limiter with counters in `store`, which is over a network: that of the features `postgres` and `memcached`, or your own.
+    /// A limiter with counters in `store`, which is over a network: that of the features `postgres`, `memcached` and `dynamodb`, or your own.
     /// A request waits for it for `timeout` at most, queueing included, before its rule's failure policy decides; give the store
     /// the same.
     ///

@@ -44,7 +44,7 @@ fn the_public_api_is_the_one_that_was_reviewed() {
 }
 
 /// Crates that users depend on, each in its own folder.
-const LIBRARIES: [&str; 12] = [
+const LIBRARIES: [&str; 13] = [
     "crates/tidegate-core/src/",
     "crates/tidegate-store/src/",
     "crates/tidegate-fleet/src/",
@@ -52,6 +52,7 @@ const LIBRARIES: [&str; 12] = [
     "crates/tidegate-limiter/src/",
     "crates/tidegate-http/src/",
     "crates/tidegate-tower/src/",
+    "crates/tidegate-store-dynamodb/src/",
     "crates/tidegate-store-items/src/",
     "crates/tidegate-store-memcached/src/",
     "crates/tidegate-store-postgres/src/",

@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-store", &["tidegate-core"]),
     ("tidegate-fleet", &["tidegate-store"]),
     ("tidegate-store-items", &["tidegate-fleet", "tidegate-store"]),
+    ("tidegate-store-dynamodb", &["tidegate-store-items"]),
     ("tidegate-store-memcached", &["tidegate-store-items"]),
     ("tidegate-store-postgres", &["tidegate-fleet", "tidegate-store"]),
     ("tidegate-store-redis", &["tidegate-fleet", "tidegate-store"]),
@@ -47,6 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "tidegate-limiter",
             "tidegate-tower",
+            "tidegate-store-dynamodb",
             "tidegate-store-memcached",
             "tidegate-store-postgres",
             "tidegate-store-redis",
@@ -60,6 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tidegate-admin",
             "tidegate-fleet",
             "tidegate-sim",
+            "tidegate-store-dynamodb",
             "tidegate-store-memcached",
             "tidegate-store-postgres",
             "tidegate-store-redis",

@@ -42,8 +42,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Where counters live: memory:, redis://HOST:PORT, rediss://…, redis+sentinel://…, redis+cluster://…,
-    /// redis+sharded://…, postgres://USER@HOST/DATABASE or memcached://HOST,HOST [env: TIDEGATE_STORE__URL] [default:
-    /// memory:]
+    /// redis+sharded://…, postgres://USER@HOST/DATABASE, memcached://HOST,HOST or dynamodb://TABLE?region=REGION
+    /// [env: TIDEGATE_STORE__URL] [default: memory:]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// HTTP listener, `off` for none; port 0 picks a free one [env: TIDEGATE_LISTEN__HTTP] [default: 127.0.0.1:8080]

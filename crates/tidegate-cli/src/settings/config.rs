@@ -109,7 +109,8 @@ pub(crate) struct Listen {
 pub(crate) struct Store {
     /// Where counters live: `memory:`, the default; redis://[user:password@]host[:port][/database], rediss:// with TLS,
     /// redis+sentinel://host,host/service, redis+cluster://host,host or redis+sharded://host,host;
-    /// postgres://user[:password]@host[:port],host/database[?sslmode=require]; memcached://host[:port],host
+    /// postgres://user[:password]@host[:port],host/database[?sslmode=require]; memcached://host[:port],host;
+    /// dynamodb://table?region=eu-west-1[&endpoint=http://host:port][&create=true]
     pub(crate) url: Option<Secret>,
     /// The password for the url's user, so that it need not stand in the url
     pub(crate) password: Option<Secret>,

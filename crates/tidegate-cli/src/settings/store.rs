@@ -9,6 +9,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tidegate_http::answer::ClosedStatus;
+#[cfg(feature = "dynamodb")]
+use tidegate_store_dynamodb::DynamoDbUrl;
 use tidegate_store_memcached::MemcachedUrl;
 use tidegate_store_postgres::PostgresUrl;
 use tidegate_store_redis::{Credentials, TlsFiles, Topology, Transport, UrlError};
@@ -78,6 +80,9 @@ pub(crate) enum StoreUrl {
     Postgres(PostgresUrl),
     /// One Memcached, or several.
     Memcached(MemcachedUrl),
+    /// A table of DynamoDB.
+    #[cfg(feature = "dynamodb")]
+    DynamoDb(DynamoDbUrl),
 }
 
 impl StoreSettings {
@@ -152,6 +157,8 @@ impl StoreUrl {
             StoreUrl::Redis(url) => url.endpoints.iter().any(|endpoint| !is_loopback(&endpoint.host)),
             StoreUrl::Postgres(url) => url.hosts().any(|host| !is_loopback(&host)),
             StoreUrl::Memcached(url) => url.hosts().any(|host| !is_loopback(host)),
+            #[cfg(feature = "dynamodb")]
+            StoreUrl::DynamoDb(url) => !is_loopback(url.host()),
         }
     }
 
@@ -162,6 +169,9 @@ impl StoreUrl {
                 .hint("it is for redis://, its kin, and postgres://: is `store.url` set?")),
             StoreUrl::Memcached(_) => Err(Failure::new("store.password: Memcached asks for no login")
                 .hint("let only trusted machines reach it")),
+            #[cfg(feature = "dynamodb")]
+            StoreUrl::DynamoDb(_) => Err(Failure::new("store.password: DynamoDB has none")
+                .hint("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared file, the container or the instance give the key")),
             StoreUrl::Postgres(url) if url.has_password() => {
                 Err(Failure::new("store.password: the url has a password too").hint("keep one of them"))
             }
@@ -202,6 +212,8 @@ impl fmt::Display for StoreUrl {
             StoreUrl::Memory => return f.write_str("memory:"),
             StoreUrl::Postgres(url) => return url.fmt(f),
             StoreUrl::Memcached(url) => return url.fmt(f),
+            #[cfg(feature = "dynamodb")]
+            StoreUrl::DynamoDb(url) => return url.fmt(f),
             StoreUrl::Redis(url) => url,
         };
         let scheme = match url.transport {
@@ -236,12 +248,23 @@ impl FromStr for StoreUrl {
             _ if url.starts_with("memcached://") => url.parse().map(StoreUrl::Memcached).map_err(|error| {
                 Failure::new(format!("cannot read the store's url: {}", error.problem)).hint(error.hint)
             }),
+            #[cfg(feature = "dynamodb")]
+            _ if url.starts_with("dynamodb://") => url.parse().map(StoreUrl::DynamoDb).map_err(|error| {
+                let error: tidegate_store_dynamodb::UrlError = error;
+                Failure::new(format!("cannot read the store's url: {}", error.problem)).hint(error.hint)
+            }),
+            #[cfg(not(feature = "dynamodb"))]
+            _ if url.starts_with("dynamodb://") => {
+                Err(Failure::new("this program was built without DynamoDB")
+                    .hint("build it with the feature `dynamodb`"))
+            }
             _ => {
                 let known =
                     url.split_once(':').map(|(scheme, _)| format!("unknown kind of store `{scheme}`"));
                 Err(Failure::new(known.unwrap_or_else(|| "the store has no kind".to_owned())).hint(
                     "use memory:, which keeps counters in this process, or redis://host:port, redis+sentinel://…, \
-                     redis+cluster://…, redis+sharded://…, postgres://user@host/database or memcached://host,host, which servers share",
+                     redis+cluster://…, redis+sharded://…, postgres://user@host/database, memcached://host,host or \
+                     dynamodb://table?region=…, which servers share",
                 ))
             }
         }
@@ -277,6 +300,7 @@ mod tests {
             "redos://user:hunter2@host",
             "postgres://user:hunter2@host:port/d",
             "memcached://user:hunter2@host",
+            "dynamodb://user:hunter2@host",
         ] {
             let failure = format!("{:?}", url.parse::<StoreUrl>().unwrap_err());
             assert!(!failure.contains("hunt") && !failure.contains("er2"), "{url}: {failure}");
@@ -369,6 +393,10 @@ mod tests {
             ("postgres://u@127.0.0.1/d", false),
             ("postgres://u@127.0.0.1,db/d", true),
             ("memcached://127.0.0.1,cache", true),
+            #[cfg(feature = "dynamodb")]
+            ("dynamodb://limits?region=eu-west-1", true),
+            #[cfg(feature = "dynamodb")]
+            ("dynamodb://limits?region=eu-west-1&endpoint=http://127.0.0.1:8000", false),
         ] {
             assert_eq!(url.parse::<StoreUrl>().unwrap().is_beyond_loopback(), beyond, "{url}");
         }

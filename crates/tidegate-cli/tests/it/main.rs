@@ -23,6 +23,7 @@ mod control_world;
 mod database_file;
 mod decision_log;
 mod deployments;
+mod dynamodb_store;
 mod envoy;
 mod exemplars;
 mod explain;

@@ -43,7 +43,10 @@ fn home(url: &str) -> Result<Home, Failure> {
     if url == "memory:" {
         return Ok(Home::Memory);
     }
-    if url.starts_with("postgres://") || url.starts_with("postgresql://") || url.starts_with("memcached://") {
+    if ["postgres://", "postgresql://", "memcached://", "dynamodb://"]
+        .iter()
+        .any(|start| url.starts_with(start))
+    {
         return Err(Failure::new("--store: there are measurements of Redis and memory only to plan with")
             .hint(
                 "`cargo xtask bench stores` measures it on your machine; docs/operate/stores.md has ours",

@@ -12,6 +12,8 @@ use tidegate_rules::RuleSet;
 #[cfg(test)]
 use tidegate_store::Clock;
 use tidegate_store::{MemoryConfig, MemoryStore, Store, StoreError};
+#[cfg(feature = "dynamodb")]
+use tidegate_store_dynamodb::{DynamoDbConfig, DynamoDbStore};
 use tidegate_store_memcached::{MemcachedConfig, MemcachedStore};
 use tidegate_store_postgres::{PostgresConfig, PostgresStore};
 #[cfg(test)]
@@ -31,6 +33,9 @@ pub(super) enum Backend {
     Postgres(Arc<PostgresStore>, Arc<Holdings>),
     /// The same.
     Memcached(Arc<MemcachedStore>, Arc<Holdings>),
+    /// The same.
+    #[cfg(feature = "dynamodb")]
+    DynamoDb(Arc<DynamoDbStore>, Arc<Holdings>),
 }
 
 /// The contents of the store's servers at the last look.
@@ -84,6 +89,13 @@ impl Backend {
                     .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
                 Ok(Backend::Memcached(Arc::new(store), Arc::default()))
             }
+            #[cfg(feature = "dynamodb")]
+            StoreUrl::DynamoDb(url) => {
+                let config = dynamodb_config(&settings.store, metrics);
+                let store = DynamoDbStore::new(url, &config)
+                    .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
+                Ok(Backend::DynamoDb(Arc::new(store), Arc::default()))
+            }
         }
     }
 
@@ -117,6 +129,8 @@ impl Backend {
             Backend::Memcached(store, _) => {
                 store.look().await.into_iter().find_map(Result::err).map(|error| why(&error))
             }
+            #[cfg(feature = "dynamodb")]
+            Backend::DynamoDb(store, _) => store.look().await.err().map(|error| why(&error)),
         };
         let Some(problem) = problem else { return Ok(()) };
         Err(Failure::new(format!("the store {url} cannot be used: {problem}"))
@@ -129,6 +143,8 @@ impl Backend {
             Backend::Redis(store, _) => store.clone(),
             Backend::Postgres(store, _) => store.clone(),
             Backend::Memcached(store, _) => store.clone(),
+            #[cfg(feature = "dynamodb")]
+            Backend::DynamoDb(store, _) => store.clone(),
         }
     }
 
@@ -139,6 +155,8 @@ impl Backend {
             Backend::Redis(store, _) => Some(store.clone()),
             Backend::Postgres(store, _) => Some(store.clone()),
             Backend::Memcached(store, _) => Some(store.clone()),
+            #[cfg(feature = "dynamodb")]
+            Backend::DynamoDb(store, _) => Some(store.clone()),
         }
     }
 
@@ -167,6 +185,8 @@ impl Backend {
         remote.prober = prober_thread();
         if let Some(timeout) = settings.timeout {
             remote.timeout = timeout.into();
+        } else if let Some(timeout) = self.usual_timeout() {
+            remote.timeout = timeout.into();
         }
         let default = BreakerConfig::default();
         remote.breaker.failures = settings.breaker_failures.unwrap_or(default.failures);
@@ -176,6 +196,15 @@ impl Backend {
             remote.remembered_cells = cells.get();
         }
         Some(remote)
+    }
+
+    /// What a store has for a decision where that is not what all have.
+    fn usual_timeout(&self) -> Option<Duration> {
+        match self {
+            #[cfg(feature = "dynamodb")]
+            Backend::DynamoDb(..) => Some(DynamoDbConfig::TIMEOUT),
+            _ => None,
+        }
     }
 
     /// Sets whether this node estimates the kinds of the store's keys.
@@ -200,6 +229,8 @@ impl Backend {
             Backend::Redis(store, holdings) => look_at_servers(&store, &holdings).await,
             Backend::Postgres(store, holdings) => keep_postgres(&store, &holdings).await,
             Backend::Memcached(store, holdings) => keep_memcached(&store, &holdings).await,
+            #[cfg(feature = "dynamodb")]
+            Backend::DynamoDb(store, holdings) => keep_dynamodb(&store, &holdings).await,
         }
     }
 
@@ -212,12 +243,20 @@ impl Backend {
             }
             Backend::Redis(_, holdings)
             | Backend::Postgres(_, holdings)
-            | Backend::Memcached(_, holdings) => StoreUsage {
-                keys: holdings.keys.load(Ordering::Relaxed),
-                bytes: holdings.bytes.load(Ordering::Relaxed),
-                most_bytes: holdings.most_bytes.load(Ordering::Relaxed),
-                evicted: holdings.evicted.load(Ordering::Relaxed),
-            },
+            | Backend::Memcached(_, holdings) => holdings.usage(),
+            #[cfg(feature = "dynamodb")]
+            Backend::DynamoDb(_, holdings) => holdings.usage(),
+        }
+    }
+}
+
+impl Holdings {
+    fn usage(&self) -> StoreUsage {
+        StoreUsage {
+            keys: self.keys.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            most_bytes: self.most_bytes.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
         }
     }
 }
@@ -340,14 +379,27 @@ fn memcached_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> Memcach
         .observer(Arc::new(CountCalls(metrics.clone())))
 }
 
+#[cfg(feature = "dynamodb")]
+fn dynamodb_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> DynamoDbConfig {
+    let default = DynamoDbConfig::default();
+    DynamoDbConfig::default()
+        .key_prefix(settings.key_prefix.clone().unwrap_or(default.key_prefix))
+        .timeout(settings.timeout.unwrap_or(default.timeout))
+        .late_answers(LATE_CALLS_HEARD_FOR.into())
+        .observer(Arc::new(CountCalls(metrics.clone())))
+}
+
 /// Refuses rules whose state the configured store cannot keep.
 pub(super) fn check_rules(url: &StoreUrl, rules: &RuleSet) -> Result<(), Failure> {
-    if !matches!(url, StoreUrl::Memcached(_)) {
-        return Ok(());
-    }
+    let cannot_keep = match url {
+        StoreUrl::Memcached(_) => MemcachedStore::cannot_keep,
+        #[cfg(feature = "dynamodb")]
+        StoreUrl::DynamoDb(_) => DynamoDbStore::cannot_keep,
+        _ => return Ok(()),
+    };
     for rule in rules.rules() {
         for limit in rule.limits() {
-            if let Some(why) = MemcachedStore::cannot_keep(&limit.limit) {
+            if let Some(why) = cannot_keep(&limit.limit) {
                 return Err(Failure::new(format!("rule `{}`: {url} cannot keep {why}", rule.name()))
                     .hint("lower the limit, or keep counters in Redis or PostgreSQL"));
             }
@@ -403,6 +455,40 @@ async fn look_at_postgres(store: &PostgresStore, holdings: &Holdings, told: &mut
     }
 }
 
+/// Looks at the table now and then: what it holds changes every few hours, whether it answers at any time.
+#[cfg(feature = "dynamodb")]
+async fn keep_dynamodb(store: &DynamoDbStore, holdings: &Holdings) {
+    const LOOK_WHERE_FINE: Duration = Duration::from_secs(60);
+    let (endpoint, mut told) = (store.endpoint(0), String::new());
+    loop {
+        let report = store.look().await;
+        let (news, again) = match &report {
+            Ok(report) => (format!("{endpoint}: {:?}", report.warnings), LOOK_WHERE_FINE),
+            // A continuing outage is not news, even if the error text changes.
+            Err(_) => (format!("{endpoint} is unavailable"), LOOK_AGAIN),
+        };
+        let is_news = std::mem::replace(&mut told, news.clone()) != news;
+        match report {
+            Ok(report) => {
+                holdings.keys.store(report.items, Ordering::Relaxed);
+                holdings.bytes.store(report.bytes, Ordering::Relaxed);
+                if is_news {
+                    tracing::info!("store {endpoint} is DynamoDB");
+                    report.warnings.iter().for_each(|warning| tracing::warn!("store {endpoint}: {warning}"));
+                }
+            }
+            Err(error) if is_news => {
+                let why = why(&error);
+                tracing::warn!(
+                    "store {endpoint}: {why}; rules decide by their failure policy until it answers"
+                );
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(again).await;
+    }
+}
+
 /// Looks at the servers now and then. Logs the state of each once, and once when it changes.
 async fn keep_memcached(store: &MemcachedStore, holdings: &Holdings) {
     let mut told = vec![String::new(); store.nodes()];
@@ -455,6 +541,13 @@ fn why(error: &StoreError) -> String {
 struct CountCalls(Arc<Metrics>);
 
 impl tidegate_store_postgres::Observer for CountCalls {
+    fn called(&self, failure: Option<&'static str>) {
+        self.0.server_called(failure);
+    }
+}
+
+#[cfg(feature = "dynamodb")]
+impl tidegate_store_dynamodb::Observer for CountCalls {
     fn called(&self, failure: Option<&'static str>) {
         self.0.server_called(failure);
     }

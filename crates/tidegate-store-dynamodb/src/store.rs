@@ -1,0 +1,96 @@
+//! Items in a table.
+
+use std::sync::Arc;
+
+use tidegate_core::{CellForm, Limit, Timestamp};
+use tidegate_store_items::{Deadline, Failure, ItemStore, Items, Layout, Place, ServerClock, Work};
+
+use crate::api::Api;
+use crate::change::{Changer, MOST_ITEMS};
+use crate::config::{ConfigError, DynamoDbConfig, Observer};
+use crate::credentials::Credentials;
+use crate::http_client::HttpClient;
+use crate::url::DynamoDbUrl;
+
+/// The Store contract on DynamoDB.
+pub type DynamoDbStore = ItemStore<DynamoDb>;
+
+/// The most leases that a concurrency limit may give at once: they are one item, of at most 400 KB.
+pub const MOST_LEASES: u64 = 9_000;
+/// The most hits that a log may have, for the same reason.
+pub const MOST_LOGGED: u64 = 20_000;
+/// With its name and version, it costs one unit to write.
+const USUAL_CALL: usize = 512;
+
+/// The table of a [`DynamoDbStore`].
+pub struct DynamoDb {
+    pub(crate) changer: Changer,
+    pub(crate) endpoint: String,
+    pub(crate) patience: std::time::Duration,
+    observer: Arc<dyn Observer>,
+}
+
+impl Items for DynamoDb {
+    type Address = DynamoDbUrl;
+    type Config = DynamoDbConfig;
+    type ConfigError = ConfigError;
+
+    fn open(url: &DynamoDbUrl, config: &DynamoDbConfig) -> Result<(Self, Layout), ConfigError> {
+        config.check()?;
+        let client = HttpClient::new(url.server.clone(), config.connect_timeout, config.max_in_flight);
+        let api = Api {
+            url: url.clone(),
+            client: Arc::new(client),
+            credentials: Credentials::new(config.login.clone()),
+            clock: ServerClock::new(),
+        };
+        let patience = config.connect_timeout + config.timeout;
+        let endpoint = format!("{} of {}", url.table, url.server.authority());
+        let layout = Layout {
+            endpoints: vec![endpoint.clone()],
+            key_prefix: config.key_prefix.clone(),
+            timeout: config.timeout,
+            late_answers: config.late_answers,
+            patience,
+            most_items: MOST_ITEMS,
+            usual_call: USUAL_CALL,
+        };
+        let changer = Changer { api, time: config.time.clone() };
+        Ok((DynamoDb { changer, endpoint, patience, observer: Arc::clone(&config.observer) }, layout))
+    }
+
+    async fn change(
+        &self,
+        groups: &[Vec<Place>],
+        deadline: Deadline,
+        work: Work<'_>,
+    ) -> Result<Option<Timestamp>, Failure> {
+        self.changer.change(groups, deadline, work).await
+    }
+
+    fn now(&self) -> Timestamp {
+        self.changer.now()
+    }
+
+    fn called(&self, failure: Option<&'static str>) {
+        self.observer.called(failure);
+    }
+
+    fn cannot_keep(limit: &Limit) -> Option<String> {
+        match limit.form() {
+            CellForm::Leases { most } if most > MOST_LEASES => {
+                Some(format!("{most} leases at once: an item of DynamoDB has room for {MOST_LEASES}"))
+            }
+            CellForm::Log { hits, .. } if hits > MOST_LOGGED => {
+                Some(format!("a log of {hits} hits: an item of DynamoDB has room for {MOST_LOGGED}"))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for DynamoDb {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DynamoDb").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}

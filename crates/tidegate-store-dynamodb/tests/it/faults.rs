@@ -1,0 +1,198 @@
+//! What a caller learns when a call fails, and what is left in the table.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::{Concurrency, Limit, Micros, RefusedHits};
+use tidegate_store::{Store, StoreError};
+use tidegate_store_dynamodb::{DynamoDbConfig, DynamoDbStore, Login, MOST_LEASES};
+use tidegate_testkit::{Fault, FaultProxy, Moto};
+
+use crate::subject::{left, limit, patient, ready, spend, store};
+
+fn why(error: &StoreError) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The one line that a look gives.
+async fn refused(url: &str) -> String {
+    let error = store(url, &patient()).look().await.unwrap_err();
+    let line = why(&error);
+    assert!(!line.contains('\n'), "{line}");
+    line
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_over_several_items_in_any_order_all_get_on() {
+    let server = Moto::start();
+    let url = server.url("limits");
+    let first = ready(&url, &patient()).await;
+    let tasks: Vec<_> = (0..4)
+        .map(|task| {
+            let one = Arc::new(store(&url, &patient().timeout(Duration::from_secs(60))));
+            tokio::spawn(async move {
+                let keys = ["key0", "key1", "key2", "key3"];
+                for round in 0..5 {
+                    let mut own = keys;
+                    own.rotate_left((task + round) % 4);
+                    spend(&one, &limit(1_000), &own).await.expect("it gets on");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(left(&first, &limit(1_000), "key3").await, 1_000 - 4 * 5);
+}
+
+#[tokio::test]
+async fn a_request_that_one_key_refuses_spends_from_none() {
+    let server = Moto::start();
+    let one = ready(&server.url("limits"), &patient()).await;
+    assert!(spend(&one, &limit(1), &["spent"]).await.unwrap()[0].is_admitted());
+    for other in ["a", "b", "c"] {
+        assert!(!spend(&one, &limit(1), &["spent", other]).await.unwrap()[0].is_admitted());
+        assert_eq!(left(&one, &limit(1), other).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_request_over_more_keys_than_a_transaction_has_is_not_applied() {
+    let server = Moto::start();
+    let one = ready(&server.url("limits"), &patient()).await;
+    let keys: Vec<String> = (0..101).map(|number| number.to_string()).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let error = spend(&one, &limit(1), &keys).await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "{error:?}");
+    assert_eq!(why(&error), "a request over 101 keys: DynamoDB changes 100 at once");
+    assert!(spend(&one, &limit(1), &keys[..100]).await.unwrap().iter().all(|told| told.is_admitted()));
+}
+
+#[tokio::test]
+async fn throttling_is_overload_and_applies_nothing() {
+    let server = Moto::start();
+    let one = ready(&server.url("limits"), &patient()).await;
+    for code in ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"] {
+        server.refuse(400, code, 1);
+        let error = spend(&one, &limit(10), &["a"]).await.unwrap_err();
+        assert!(error.is_certainly_not_applied() && error.is_late(), "{code}: {error:?}");
+        // The prober takes a server that says so for one that is there.
+        server.refuse(400, code, 1);
+        one.probe(0).answer().await.unwrap();
+    }
+    assert_eq!(left(&one, &limit(10), "a").await, 10);
+}
+
+#[tokio::test]
+async fn a_key_that_aws_does_not_know_is_named_in_one_line() {
+    let server = Moto::start();
+    let one = ready(&server.url("limits"), &patient()).await;
+    server.refuse(400, "UnrecognizedClientException", 1);
+    let error = spend(&one, &limit(10), &["a"]).await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "{error:?}");
+    assert_eq!(
+        why(&error),
+        "UnrecognizedClientException: as the test asked (the key comes from the configuration)"
+    );
+}
+
+#[tokio::test]
+async fn an_inner_error_leaves_a_read_without_effect() {
+    let server = Moto::start();
+    let one = ready(&server.url("limits"), &patient()).await;
+    server.refuse(500, "InternalServerError", 1);
+    let error = spend(&one, &limit(10), &["a"]).await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_missing_table_and_a_wrong_region_say_what_to_run() {
+    let server = Moto::start();
+    let created = server.url("limits");
+    ready(&created, &patient()).await;
+    let plain = created.replace("&create=true", "");
+    assert!(store(&plain, &patient()).look().await.is_ok(), "it is there");
+    for (url, table, region) in [
+        (plain.replace("limits", "other"), "other", "eu-west-1"),
+        (plain.replace("eu-west-1", "us-east-1"), "limits", "us-east-1"),
+    ] {
+        let line = refused(&url).await;
+        let begins = format!(
+            "there is no table `{table}` in {region}: add `&create=true` to the url, or run `aws dynamodb create-table"
+        );
+        assert!(line.starts_with(&begins), "{line}");
+        let error = spend(&store(&url, &patient()), &limit(1), &["a"]).await.unwrap_err();
+        assert!(error.is_certainly_not_applied() && why(&error).starts_with(&begins), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_table_with_another_key_is_named_in_one_line() {
+    let server = Moto::start();
+    let table = r#"{ "TableName": "orders", "AttributeDefinitions": [{ "AttributeName": "id", "AttributeType": "S" }],
+        "KeySchema": [{ "AttributeName": "id", "KeyType": "HASH" }], "BillingMode": "PAY_PER_REQUEST" }"#;
+    let headers = [
+        ("x-amz-target", "DynamoDB_20120810.CreateTable"),
+        ("content-type", "application/x-amz-json-1.0"),
+        (
+            "authorization",
+            "AWS4-HMAC-SHA256 Credential=test/20261119/eu-west-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0",
+        ),
+    ];
+    let made =
+        tidegate_testkit::http::request(server.addr(), "POST", "/", &headers, table.as_bytes()).unwrap();
+    assert_eq!(made.status, 200, "{}", made.text());
+    let line = refused(&server.url("orders")).await;
+    assert!(
+        line.starts_with("the table `orders` has the key \"id\", and needs one key, `k`, of type S"),
+        "{line}"
+    );
+    let error = spend(&store(&server.url("orders"), &patient()), &limit(1), &["a"]).await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_dynamodb_is_named_in_one_line() {
+    let memcached = tidegate_testkit::Memcached::start();
+    let url = format!("dynamodb://limits?region=eu-west-1&endpoint=http://{}", memcached.addr());
+    let one = store(&url, &patient().timeout(Duration::from_secs(2)));
+    let error = spend(&one, &limit(1), &["a"]).await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_has_certainly_applied_nothing() {
+    let one = store("dynamodb://limits?region=r&endpoint=http://127.0.0.1:1", &patient());
+    let error = spend(&one, &limit(1), &["a"]).await.unwrap_err();
+    assert!(error.is_certainly_not_applied() && !error.is_late(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_read_whose_answer_is_lost_is_certainly_not_applied() {
+    let server = Moto::start();
+    let proxy = FaultProxy::start(server.addr());
+    let behind = server.url("limits").replace(&server.addr().to_string(), &proxy.addr().to_string());
+    let one = ready(&behind, &patient().timeout(Duration::from_secs(1))).await;
+    proxy.set(Fault::DropReplies);
+    let error = spend(&one, &limit(10), &["a"]).await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "{error:?}");
+    proxy.resume();
+    assert_eq!(left(&ready(&server.url("limits"), &patient()).await, &limit(10), "a").await, 10);
+}
+
+#[test]
+fn a_limit_whose_state_is_too_large_for_an_item_is_refused() {
+    let limit = |most| {
+        Limit::Concurrency(Concurrency::new(most, Micros::from_secs(30), RefusedHits::Forget).unwrap())
+    };
+    assert_eq!(DynamoDbStore::cannot_keep(&limit(MOST_LEASES)), None);
+    let why = DynamoDbStore::cannot_keep(&limit(MOST_LEASES + 1)).unwrap();
+    assert_eq!(why, "9001 leases at once: an item of DynamoDB has room for 9000");
+}
+
+#[test]
+fn a_configuration_shows_no_secret() {
+    let login = Login::Key { id: "id".to_owned(), secret: "hunter2".to_owned() };
+    assert!(!format!("{login:?} {:?}", DynamoDbConfig::default().login(login.clone())).contains("hunter2"));
+}

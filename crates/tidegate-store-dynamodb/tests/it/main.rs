@@ -1,0 +1,9 @@
+//! The store on an emulator of DynamoDB: `moto`. It was never run against AWS.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod conformance;
+mod exact;
+mod faults;
+mod fleet;
+mod subject;
