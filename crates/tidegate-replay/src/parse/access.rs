@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use tidegate_core::{Micros, Timestamp};
 
-use super::json::{Raw, Walk};
-use super::shape::Shape;
+use super::json::{self, Raw, Walk};
 use super::time::{AnyTime, NO_TIME, any, fraction, whole};
 use super::{BadLine, Recorded, Value, address, path};
 
@@ -60,79 +59,38 @@ fn host(value: Value<'_>) -> Value<'_> {
     Cow::Owned(value[..end].to_ascii_lowercase())
 }
 
-/// The meaning of a field of Envoy's log.
-#[derive(Clone, Copy, Debug)]
-enum EnvoyField {
-    Time,
-    Method,
-    Path,
-    OriginalPath,
-    Host,
-    Status,
-    Took,
-    Ip,
-    ForwardedFor,
-    Other,
-}
-
-impl EnvoyField {
-    fn of(name: &[u8]) -> Self {
-        match name {
-            b"start_time" | b"time" | b"timestamp" => EnvoyField::Time,
-            b"method" | b"request_method" | b":method" => EnvoyField::Method,
-            b"path" | b"request_path" | b":path" => EnvoyField::Path,
-            b"x_envoy_original_path" => EnvoyField::OriginalPath,
-            b"authority" | b"host" | b":authority" => EnvoyField::Host,
-            b"response_code" | b"status" => EnvoyField::Status,
-            b"duration" => EnvoyField::Took,
-            b"downstream_remote_address" | b"client_ip" => EnvoyField::Ip,
-            b"x_forwarded_for" => EnvoyField::ForwardedFor,
-            _ => EnvoyField::Other,
-        }
-    }
-}
-
 /// Parses Envoy's lines.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Envoy {
-    line: Shape<EnvoyField>,
     times: AnyTime,
-}
-
-impl Default for Envoy {
-    fn default() -> Self {
-        Envoy { line: Shape::new(EnvoyField::of), times: AnyTime::default() }
-    }
 }
 
 impl Envoy {
     pub(super) fn read<'a>(&mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
         let (mut access, mut forwarded) = (Access::default(), None);
-        let mut walk = Walk::over(line);
-        self.line.fields(&mut walk, |field, walk| {
-            match field {
-                EnvoyField::Time => {
+        json::fields(line, |name, walk| {
+            match name {
+                b"start_time" | b"time" | b"timestamp" => {
                     access.at = walk.value()?.scalar().and_then(|text| self.times.read(&text)).or(access.at)
                 }
-                EnvoyField::Method => access.method = walk.text()?,
+                b"method" | b"request_method" | b":method" => access.method = walk.text()?,
                 // Rules saw the path as the client requested it.
-                EnvoyField::OriginalPath => {
+                b"x_envoy_original_path" => {
                     access.target = walk.text()?.filter(given).or(access.target.take())
                 }
-                EnvoyField::Path => {
+                b"path" | b"request_path" | b":path" => {
                     let path = walk.text()?.filter(given);
                     access.target = access.target.take().or(path);
                 }
-                EnvoyField::Host => access.host = walk.text()?,
-                EnvoyField::Status => access.status = integer(walk.value()?),
-                EnvoyField::Took => access.took = integer(walk.value()?).map(Micros::from_millis),
-                EnvoyField::Ip => access.ip = walk.text()?,
-                EnvoyField::ForwardedFor => forwarded = walk.text()?,
-                EnvoyField::Other => walk.ignore()?,
+                b"authority" | b"host" | b":authority" => access.host = walk.text()?,
+                b"response_code" | b"status" => access.status = integer(walk.value()?),
+                b"duration" => access.took = integer(walk.value()?).map(Micros::from_millis),
+                b"downstream_remote_address" | b"client_ip" => access.ip = walk.text()?,
+                b"x_forwarded_for" => forwarded = walk.text()?,
+                _ => walk.ignore()?,
             }
             Ok(())
         })?;
-        walk.end()?;
         // Envoy itself appended the last address: that of its peer.
         let last =
             |list: Value<'_>| list.rsplit(|byte| *byte == b',').next().map(|ip| ip.trim_ascii().to_vec());
@@ -145,110 +103,46 @@ impl Envoy {
     }
 }
 
-/// The meaning of a field of Caddy's log.
-#[derive(Clone, Copy, Debug)]
-enum CaddyField {
-    Time,
-    Status,
-    Took,
-    User,
-    Request,
-    Other,
-}
-
-impl CaddyField {
-    fn of(name: &[u8]) -> Self {
+/// Parses a line of Caddy.
+pub(super) fn read_caddy<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
+    let mut access = Access::default();
+    let mut has_request = false;
+    json::fields(line, |name, walk| {
         match name {
-            b"ts" => CaddyField::Time,
-            b"status" => CaddyField::Status,
-            b"duration" => CaddyField::Took,
-            b"user_id" => CaddyField::User,
-            b"request" => CaddyField::Request,
-            _ => CaddyField::Other,
-        }
-    }
-}
-
-/// The meaning of a field of Caddy's `request` object.
-#[derive(Clone, Copy, Debug)]
-enum CaddyRequestField {
-    ClientIp,
-    RemoteIp,
-    Method,
-    Uri,
-    Host,
-    Other,
-}
-
-impl CaddyRequestField {
-    fn of(name: &[u8]) -> Self {
-        match name {
-            b"client_ip" => CaddyRequestField::ClientIp,
-            b"remote_ip" => CaddyRequestField::RemoteIp,
-            b"method" => CaddyRequestField::Method,
-            b"uri" => CaddyRequestField::Uri,
-            b"host" => CaddyRequestField::Host,
-            _ => CaddyRequestField::Other,
-        }
-    }
-}
-
-/// Parses Caddy's lines.
-#[derive(Debug)]
-pub(super) struct Caddy {
-    line: Shape<CaddyField>,
-    request: Shape<CaddyRequestField>,
-}
-
-impl Default for Caddy {
-    fn default() -> Self {
-        Caddy { line: Shape::new(CaddyField::of), request: Shape::new(CaddyRequestField::of) }
-    }
-}
-
-impl Caddy {
-    pub(super) fn read<'a>(&mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
-        let mut access = Access::default();
-        let mut has_request = false;
-        let mut walk = Walk::over(line);
-        self.line.fields(&mut walk, |field, walk| {
-            match field {
-                CaddyField::Time => access.at = walk.value()?.scalar().and_then(|text| any(&text)),
-                CaddyField::Status => access.status = integer(walk.value()?),
-                CaddyField::Took => access.took = walk.value()?.scalar().and_then(|text| seconds(&text)),
-                CaddyField::User => access.user = walk.text()?,
-                CaddyField::Request if walk.is_object() => {
-                    has_request = true;
-                    self.request.fields(walk, |field, walk| access.caddy_request(field, walk))?;
-                }
-                CaddyField::Request | CaddyField::Other => walk.ignore()?,
+            b"ts" => access.at = walk.value()?.scalar().and_then(|text| any(&text)),
+            b"status" => access.status = integer(walk.value()?),
+            b"duration" => access.took = walk.value()?.scalar().and_then(|text| seconds(&text)),
+            b"user_id" => access.user = walk.text()?,
+            b"request" if walk.is_object() => {
+                has_request = true;
+                walk.fields(|name, walk| access.caddy_request(name, walk))?;
             }
-            Ok(())
-        })?;
-        walk.end()?;
-        if !has_request {
-            return Err(BadLine("it has no request"));
+            _ => walk.ignore()?,
         }
-        // Caddy writes the line, and its time, when the request is done.
-        if let (Some(at), Some(took)) = (access.at, access.took) {
-            access.at = Some(at.back(took));
-        }
-        access.tell(recorded)
+        Ok(())
+    })?;
+    if !has_request {
+        return Err(BadLine("it has no request"));
     }
+    // Caddy writes the line, and its time, when the request is done.
+    if let (Some(at), Some(took)) = (access.at, access.took) {
+        access.at = Some(at.back(took));
+    }
+    access.tell(recorded)
 }
 
 impl<'a> Access<'a> {
-    fn caddy_request(&mut self, field: CaddyRequestField, walk: &mut Walk<'a>) -> Result<(), BadLine> {
-        match field {
-            CaddyRequestField::ClientIp => self.ip = walk.text()?,
-            CaddyRequestField::RemoteIp => {
+    fn caddy_request(&mut self, name: &[u8], walk: &mut Walk<'a>) -> Result<(), BadLine> {
+        match name {
+            b"client_ip" => self.ip = walk.text()?,
+            b"remote_ip" => {
                 let peer = walk.text()?;
                 self.ip = self.ip.take().or(peer);
             }
-            CaddyRequestField::Method => self.method = walk.text()?,
-            CaddyRequestField::Uri => self.target = walk.text()?,
-            CaddyRequestField::Host => self.host = walk.text()?,
-            CaddyRequestField::Other => walk.ignore()?,
+            b"method" => self.method = walk.text()?,
+            b"uri" => self.target = walk.text()?,
+            b"host" => self.host = walk.text()?,
+            _ => walk.ignore()?,
         }
         Ok(())
     }
@@ -296,7 +190,7 @@ mod tests {
     }
 
     fn caddy<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
-        Caddy::default().read(line, recorded)
+        read_caddy(line, recorded)
     }
 
     #[track_caller]

@@ -77,14 +77,6 @@ pub(super) struct Walk<'a> {
     rest: &'a [u8],
 }
 
-/// The name of a field.
-pub(super) struct Name<'a> {
-    /// Without its quotes, with its escapes.
-    pub(super) text: &'a [u8],
-    /// Everything between the previous value and this field's, where the walk is now.
-    pub(super) written: &'a [u8],
-}
-
 impl<'a> Walk<'a> {
     /// Starts at the first byte of a line.
     pub(super) fn over(line: &'a [u8]) -> Self {
@@ -103,16 +95,16 @@ impl<'a> Walk<'a> {
     ) -> Result<(), BadLine> {
         let mut place = 0;
         while let Some(name) = self.next_name(place)? {
-            each(name.text, self)?;
+            each(name, self)?;
             place += 1;
         }
         Ok(())
     }
 
-    /// Advances to the value of the next field of the current object; `place` is 0 for the first one. `None` at the end of
+    /// Advances to the value of the next field of the current object, and returns its name with its escapes; `place` is 0 for
+    /// the first one. `None` at the end of
     /// the object.
-    pub(super) fn next_name(&mut self, place: usize) -> Result<Option<Name<'a>>, BadLine> {
-        let before = self.rest;
+    fn next_name(&mut self, place: usize) -> Result<Option<&'a [u8]>, BadLine> {
         if place == 0 {
             self.expect(b'{')?;
         }
@@ -128,15 +120,7 @@ impl<'a> Walk<'a> {
         self.expect(b'"')?;
         let (text, _) = self.string()?;
         self.expect(b':')?;
-        Ok(Some(Name { text, written: &before[..before.len() - self.rest.len()] }))
-    }
-
-    /// Skips `text` if it is next, byte for byte.
-    #[inline]
-    pub(super) fn skip_text(&mut self, text: &[u8]) -> bool {
-        let rest = self.rest.strip_prefix(text);
-        self.rest = rest.unwrap_or(self.rest);
-        rest.is_some()
+        Ok(Some(text))
     }
 
     /// Calls `each` at every item of the list at the current position; `each` must consume the item.

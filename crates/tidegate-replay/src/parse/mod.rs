@@ -9,7 +9,6 @@ mod csv;
 mod decisions;
 mod json;
 mod mapped;
-mod shape;
 mod time;
 
 use std::borrow::Cow;
@@ -312,7 +311,7 @@ enum Kind {
     Tidegate,
     Combined(Box<combined::Combined>),
     Envoy(Box<access::Envoy>),
-    Caddy(Box<access::Caddy>),
+    Caddy,
     Csv(csv::Columns),
     Json(mapped::Fields),
 }
@@ -325,7 +324,7 @@ impl Parser {
             Format::Tidegate => Kind::Tidegate,
             Format::Combined => Kind::Combined(Box::default()),
             Format::Envoy => Kind::Envoy(Box::default()),
-            Format::Caddy => Kind::Caddy(Box::default()),
+            Format::Caddy => Kind::Caddy,
             Format::Csv | Format::Json => return None,
         };
         Some(Parser(kind))
@@ -355,7 +354,7 @@ impl Parser {
             Kind::Tidegate => Format::Tidegate,
             Kind::Combined(_) => Format::Combined,
             Kind::Envoy(_) => Format::Envoy,
-            Kind::Caddy(_) => Format::Caddy,
+            Kind::Caddy => Format::Caddy,
             Kind::Csv(_) => Format::Csv,
             Kind::Json(_) => Format::Json,
         }
@@ -375,7 +374,7 @@ impl Parser {
             Kind::Tidegate => decisions::read(line, recorded),
             Kind::Combined(combined) => combined.read(line, recorded),
             Kind::Envoy(envoy) => envoy.read(line, recorded),
-            Kind::Caddy(caddy) => caddy.read(line, recorded),
+            Kind::Caddy => access::read_caddy(line, recorded),
             Kind::Csv(columns) => columns.read(line, recorded),
             Kind::Json(fields) => fields.read(line, recorded),
         }
