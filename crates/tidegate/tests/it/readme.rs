@@ -92,3 +92,17 @@ async fn readme_second_snippet_refuses_who_has_spent_all() -> Result<(), Error> 
     }
     panic!("2000 passed");
 }
+
+#[tokio::test]
+async fn readme_prepared_check_refuses_the_third() -> Result<(), Error> {
+    let limiter =
+        tidegate::in_memory("{ domain: api, rules: [{ name: per-user, key: [user], limits: [2/minute] }] }")?;
+    let mut allowed = Vec::new();
+    for _ in 0..3 {
+        let per_user = limiter.prepare("api", ["user"])?;
+        let verdict = per_user.check(&["alice"]).await?;
+        allowed.push(verdict.is_allowed());
+    }
+    assert_eq!(allowed, [true, true, false]);
+    Ok(())
+}
