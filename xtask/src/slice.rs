@@ -14,7 +14,7 @@ use crate::steps::{Failure, Outcome};
 use crate::tools::ToolEnv;
 
 /// How many slices the combinations of features are cut into.
-const FEATURE_SLICES: usize = 4;
+const FEATURE_SLICES: usize = 8;
 
 /// What a slice can be of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
