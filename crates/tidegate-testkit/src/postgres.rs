@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, kill_process};
 use tempfile::TempDir;
 
+use crate::clock::eventually;
 use crate::port::Port;
 use crate::process::{Process, Signal, StartFailure, start_on_free_ports};
 use crate::tool::find_tool;
@@ -99,12 +100,13 @@ impl Postgres {
 
     /// Its children are groups of their own.
     fn signal_sessions(&self, signal: Signal) {
+        self.children().into_iter().for_each(|child| signal_child(child, signal));
+    }
+
+    fn children(&self) -> Vec<i32> {
         let pid = self.process.pid();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
-        for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
-            // One may have ended meanwhile.
-            let _ = Pid::from_raw(child).map(|child| kill_process(child, signal));
-        }
+        children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
     }
 
     /// Runs statements in the database at `url`, as nobody's node.
@@ -151,8 +153,19 @@ impl Postgres {
     }
 
     /// Kills the server (SIGKILL) and what it forked.
+    ///
+    /// # Panics
+    /// When its children are still there after a minute.
     pub fn kill(&mut self) {
+        let children = self.children();
         self.process.kill();
+        children.iter().for_each(|child| signal_child(*child, Signal::KILL));
+        // As long as one lives it holds the shared memory, and the next server refuses to start.
+        eventually("its children have ended", START_PATIENCE, || {
+            let lives =
+                |child: &i32| fs::read(format!("/proc/{child}/maps")).is_ok_and(|maps| !maps.is_empty());
+            !children.iter().any(lives)
+        });
         // It finds this, and its own number taken by somebody else, too often on a busy machine.
         let _ = fs::remove_file(data(&self.dir).join("postmaster.pid"));
     }
@@ -204,6 +217,11 @@ fn serve(dir: &TempDir, port: &Port) -> Result<Process, StartFailure> {
     let mut process = Process::spawn("postgres", &command, dir.path());
     process.ready(START_PATIENCE, |_| (log(dir).matches(READY).count() > before).then_some(()))?;
     Ok(process)
+}
+
+/// It may have ended meanwhile.
+fn signal_child(child: i32, signal: Signal) {
+    let _ = Pid::from_raw(child).map(|child| kill_process(child, signal));
 }
 
 fn data(dir: &TempDir) -> PathBuf {
