@@ -328,6 +328,12 @@ impl Limiter {
         nodes
     }
 
+    /// Whether rules for all regions of this domain are counted by all of them: without a home, each region counts for itself.
+    #[must_use]
+    pub fn has_home(&self, domain: &str) -> bool {
+        self.homes.of_domain(domain.as_bytes()).is_some()
+    }
+
     /// What this node holds of rules for all regions; `None` if no home is configured.
     #[must_use]
     pub fn shares(&self) -> Option<ShareStats> {

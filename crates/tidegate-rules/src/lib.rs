@@ -19,6 +19,7 @@ mod explain;
 mod fields;
 mod flags;
 mod glob;
+mod homes;
 pub mod import;
 mod into_rules;
 mod limits;

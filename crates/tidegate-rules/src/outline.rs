@@ -65,12 +65,12 @@ fn trimmed(node: &Node, text: &str) -> Range<usize> {
     start..start + text[start..end].trim_end().len()
 }
 
-fn field<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
+pub(crate) fn field<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
     let Value::Map(fields) = &node.value else { return None };
     fields.iter().find(|(key, _)| &*key.text == name).map(|(_, value)| value)
 }
 
-fn scalar(node: &Node) -> Option<String> {
+pub(crate) fn scalar(node: &Node) -> Option<String> {
     match &node.value {
         Value::Scalar(scalar) => Some(scalar.text.to_string()),
         _ => None,

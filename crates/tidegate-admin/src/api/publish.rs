@@ -97,10 +97,11 @@ pub(crate) async fn publish(
     let (now, on) = (control.clock.now(), wanted.on);
     let documents = Arc::new(wanted.documents);
     // Reading ten thousand rules takes a while, and requests are decided on the same cores.
-    let (running, to_check) = (control.limiter.snapshot(), documents.clone());
+    let (running, to_check, here) = (control.limiter.snapshot(), documents.clone(), control.rules.clone());
     let warnings = jobs::RULES.run(&caller.actor.name, move |job| {
         check_domains(&to_check)?;
         let rules = compile_while(&|| job.is_wanted(), &to_check, now)
+            .and_then(|rules| here.check_here(rules, || to_check.sources()))
             .map_err(|found| Problem::invalid_rules(&found))?;
         let mut warnings = list(rules.warnings());
         warnings.extend(lost_counters(&rules, running.rules(), &to_check));

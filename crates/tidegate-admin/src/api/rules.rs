@@ -229,7 +229,8 @@ fn validated(control: &ControlPlane, wanted: ValidateRules, job: &Job) -> Answer
             edit(&before, &domain, |document| put_rule(document, &rule, &text))?
         }
     };
-    let compiled = compile_while(&|| job.is_wanted(), &documents, control.clock.now());
+    let compiled = compile_while(&|| job.is_wanted(), &documents, control.clock.now())
+        .and_then(|rules| control.rules.check_here(rules, || documents.sources()));
     let (diagnostics, rules) = match &compiled {
         Ok(rules) => {
             let running = control.limiter.snapshot();

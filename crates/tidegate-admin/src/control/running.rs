@@ -92,6 +92,14 @@ impl Base {
         }
     }
 
+    /// Its files; those of documents are named by their domain.
+    fn sources(&self) -> Vec<Source> {
+        match self {
+            Base::Documents(documents) => documents.sources(),
+            Base::Files(files) => files.iter().map(|(source, _)| source.clone()).collect(),
+        }
+    }
+
     /// Its documents: one per domain, or one per file.
     pub(crate) fn documents(&self) -> Vec<tidegate_rulestore::Document> {
         match self {
@@ -263,16 +271,29 @@ impl RunningRules {
         self.take(wanted).map_err(|failure| failure.0.to_string())
     }
 
+    /// Checks that this node can count what `rules` say, which were compiled from `sources`.
+    ///
+    /// # Errors
+    /// Rules for all regions that have no home here: if each region counted them for itself, they would admit a multiple of their
+    /// limits.
+    pub(crate) fn check_here(
+        &self,
+        rules: RuleSet,
+        sources: impl FnOnce() -> Vec<Source>,
+    ) -> Result<RuleSet, Diagnostics> {
+        rules.check_homes(sources, |domain| self.limiter.has_home(domain)).map(|()| rules)
+    }
+
     /// Compiles `wanted`, takes it into use, and records it. Rules that already run are not compiled again: a ban must not
     /// cost as much as ten thousand rules.
     fn take(&self, mut wanted: Running) -> Result<Option<RuleChanges>, CompileFailure> {
         let before = self.limiter.snapshot();
         let is_same = Arc::ptr_eq(&self.running.lock().base, &wanted.base);
-        let compiled = match is_same {
-            true => None,
-            false => Some(wanted.base.compile(self.clock.now())),
+        let compile = || {
+            let rules = wanted.base.compile(self.clock.now())?;
+            self.check_here(rules, || wanted.base.sources())
         };
-        let compiled = match compiled.transpose() {
+        let compiled = match (!is_same).then(compile).transpose() {
             Ok(compiled) => compiled,
             Err(found) => {
                 let first = found.iter().next().map(ToString::to_string).unwrap_or_default();

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     match (files.load(), args.output.output) {
         (Ok(loaded), output) => {
             if let Some(settings) = &settings {
-                check(settings, Some(&loaded.rules))?;
+                check(settings, Some(&loaded))?;
             }
             let mut unread = surfaces.unread(&loaded.rules);
             locate(&mut unread, &loaded.files);

@@ -479,3 +479,39 @@ fn field_of(redis: &Redis, name: &str) -> String {
         _ => String::new(),
     }
 }
+
+#[test]
+fn rules_for_all_regions_are_refused_by_nodes_without_a_home() {
+    let redis = Redis::start();
+    let store = format!("store: {{ url: '{}' }}", redis.url());
+    let home = format!("region: here\nregions: {{ home: '{}' }}", redis.url());
+    let with = Node::start(&format!("{store}\n{home}\nadmin: {{ node: with }}"));
+    eventually("the starter rules are in force", PATIENCE, || with.limit() == Some(100));
+    assert_eq!(with.publish(&rules_of(55)).status, 200);
+    let without = Node::start(&format!("{store}\nadmin: {{ node: without, database: none }}"));
+    without.runs(55);
+
+    let global = rules_of(6).replace("key: [user]", "key: [user]\n    scope: global");
+    let body = json!({ "documents": [{ "domain": "api", "text": global }] });
+    let dry = without.post("/rules/validate", &body).json();
+    let (found, valid) = (&dry["diagnostics"][0], &dry["valid"]);
+    assert_eq!((valid, &found["file"], &found["line"]), (&json!(false), &json!("api"), &json!(7)), "{dry}");
+    assert!(found["hint"].as_str().unwrap().contains("regions: { home:"), "{dry}");
+    assert_eq!(with.post("/rules/validate", &body).json()["valid"], true);
+
+    assert_eq!(with.publish(&global).status, 200, "it has a home");
+    with.runs(6);
+    eventually("the other says so", PATIENCE, || without.get("/nodes").to_string().contains("has no home"));
+    assert_eq!(without.limit(), Some(55), "the old rules go on");
+    eventually("it logs it", PATIENCE, || without.server.stderr().contains("has no home"));
+}
+
+#[test]
+fn rules_for_all_regions_are_not_published_where_they_have_no_home() {
+    let node = Node::start("");
+    eventually("the starter rules are in force", PATIENCE, || node.limit() == Some(100));
+    let refused = node.publish(&rules_of(6).replace("key: [user]", "key: [user]\n    scope: global"));
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    assert!(refused.text().contains("the domain `api` has no home"), "{}", refused.text());
+    assert_eq!((node.limit(), &node.get("/rules")["version"]), (Some(100), &json!(1)));
+}

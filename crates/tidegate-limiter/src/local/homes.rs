@@ -32,6 +32,11 @@ impl<T> Homes<T> {
             return None;
         }
         let (domain, _) = take_part(scope.as_bytes())?;
+        self.of_domain(domain)
+    }
+
+    /// The home of the rules of a domain.
+    pub(crate) fn of_domain(&self, domain: &[u8]) -> Option<&T> {
         let named = self.by_domain.iter().find(|(name, _)| **name == *domain);
         named.map(|(_, place)| *place).or(self.usual).map(|place| &self.all[place])
     }

@@ -6,21 +6,22 @@ use std::sync::Arc;
 use tidegate_access::Offers;
 use tidegate_admin::RuleSource;
 use tidegate_metrics::Metrics;
-use tidegate_rules::RuleSet;
 
 use super::backend::{Backend, check_rules};
 use super::data_plane::check_domains;
 use super::flags::read_file;
 use super::secrets::Reloads;
 use crate::failure::Failure;
+use crate::rules::LoadedRules;
 use crate::settings::Settings;
 use crate::settings::flags::FlagSource;
 use crate::settings::proxy::check_identity;
 
-/// Checks what `settings` need: files of enabled listeners, tokens, the store's address and files, the proxy. `rules` are
-/// those of files; if rules come from a database, they are not known yet.
-pub(crate) fn check(settings: &Settings, rules: Option<&RuleSet>) -> Result<(), Failure> {
-    let rules = rules.filter(|_| settings.control.source != RuleSource::Database);
+/// Checks what `settings` need: files of enabled listeners, tokens, the store's address and files, the proxy. `loaded`
+/// are those of files; if rules come from a database, they are not known yet.
+pub(crate) fn check(settings: &Settings, loaded: Option<&LoadedRules>) -> Result<(), Failure> {
+    let loaded = loaded.filter(|_| settings.control.source != RuleSource::Database);
+    let rules = loaded.map(|loaded| &loaded.rules);
     let (tls, mut files) = (&settings.tls, Reloads::default());
     let listeners = [
         ("http", settings.http, &tls.http, Offers::Http),
@@ -46,7 +47,7 @@ pub(crate) fn check(settings: &Settings, rules: Option<&RuleSet>) -> Result<(), 
         xds.server()?;
     }
     rules.map_or(Ok(()), |rules| check_rules(&settings.store.url, rules))?;
-    rules.map_or(Ok(()), |rules| super::regions::check(settings, rules))?;
+    loaded.map_or(Ok(()), |loaded| super::regions::check(settings, loaded))?;
     super::regions::open(settings, &Arc::new(Metrics::new()))?;
     // This does not connect.
     Backend::open(settings, &Arc::new(Metrics::new()))?;

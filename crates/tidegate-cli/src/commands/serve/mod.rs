@@ -116,7 +116,7 @@ async fn serve(
     let from_files = settings.control.source != RuleSource::Database;
     // Mistakes in files are found before anything is created on disk.
     let files = from_files.then(|| settings.rules.load()).transpose()?;
-    check(&settings, files.as_ref().map(|files| &files.rules))?;
+    check(&settings, files.as_ref())?;
     let database = control_plane::open(&settings).await?;
     let begin_with = match files {
         Some(files) => files,

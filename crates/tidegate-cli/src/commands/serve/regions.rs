@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tidegate_limiter::{BreakerConfig, HomeConfig};
 use tidegate_metrics::Metrics;
-use tidegate_rules::RuleSet;
 
 use super::backend::Backend;
 use crate::failure::Failure;
+use crate::rules::{LoadedRules, RulesError};
 use crate::settings::{HomeSettings, Settings, suggest};
 
 /// What is appended to the prefix of keys: a region's store may be the home of all, and counts both.
@@ -40,22 +40,14 @@ pub(super) fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Vec<Op
 }
 
 /// Refuses rules for all regions that no home counts, and homes of domains that do not exist.
-pub(super) fn check(settings: &Settings, rules: &RuleSet) -> Result<(), Failure> {
+pub(super) fn check(settings: &Settings, loaded: &LoadedRules) -> Result<(), Failure> {
     let homes = &settings.regions.homes;
     let has_home = |domain: &str| {
         homes.iter().any(|home| home.domains.is_empty() || home.domains.iter().any(|known| known == domain))
     };
-    let is_homeless =
-        |rule: &&tidegate_rules::Rule| rule.coordination().is_global() && !has_home(rule.domain());
-    if let Some(rule) = rules.rules().find(is_homeless) {
-        let (name, domain) = (rule.name(), rule.domain());
-        return Err(Failure::new(format!(
-            "rule `{name}` of the domain `{domain}` is for all regions, and has no home"
-        ))
-        .hint(
-            "add `regions: { home: redis://host:port }`, the same in every region; or remove `scope: global`",
-        ));
-    }
+    let sources = || loaded.files.iter().map(|(source, _)| source.clone()).collect();
+    let rules = &loaded.rules;
+    rules.check_homes(sources, has_home).map_err(RulesError::Invalid)?;
     let known: Vec<&str> = rules.domains().collect();
     let unknown =
         homes.iter().flat_map(|home| &home.domains).find(|domain| !known.contains(&domain.as_str()));
