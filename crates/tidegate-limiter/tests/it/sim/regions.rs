@@ -38,6 +38,10 @@ fn fixed_window() -> String {
 
 impl Regions {
     fn new(rules: &str, seed: u64) -> Self {
+        Regions::with(rules, seed, |_| {})
+    }
+
+    fn with(rules: &str, seed: u64, change: fn(&mut RemoteConfig)) -> Self {
         let executor = Executor::new(seed);
         let home = Truth::new(&executor);
         let mut regions = Regions {
@@ -50,20 +54,27 @@ impl Regions {
         for _ in 0..3 {
             let own = Truth::new(&regions.executor);
             for _ in 0..2 {
-                regions.add_node(rules, seed, &own, &home);
+                regions.add_node((rules, change), seed, &own, &home);
             }
         }
         regions.executor.run_for(Micros::from_millis(2_500));
         regions
     }
 
-    fn add_node(&mut self, rules: &str, seed: u64, own: &Arc<Truth>, home: &Arc<Truth>) {
+    fn add_node(
+        &mut self,
+        (rules, change): (&str, fn(&mut RemoteConfig)),
+        seed: u64,
+        own: &Arc<Truth>,
+        home: &Arc<Truth>,
+    ) {
         let executor = self.executor.clone();
         let link = Link::new(own, &executor, (100, 400));
         let to_home = Link::new(home, &executor, FAR);
         let heard = Arc::new(Heard::default());
         let mut remote = RemoteConfig::new(Arc::new(executor.clone()));
         remote.secret = [seed, self.nodes.len() as u64];
+        change(&mut remote);
         let mut config = LimiterConfig::new(compile(rules), link.clone(), Arc::new(Ears(heard.clone())));
         config.homes.push(HomeConfig::new(to_home.clone(), Vec::new()));
         let clock =
@@ -219,6 +230,25 @@ fn failure_policies_decide_once_a_region_that_is_cut_off_has_nothing_left() {
             assert_eq!((checked.decision.allowed, checked.decision.source), (allowed, source));
         }
     }
+}
+
+#[test]
+fn keys_beyond_the_most_purses_are_decided_by_their_failure_policy() {
+    const MOST: usize = 8;
+    let rules = rule(&fixed_window(), ", on_store_failure: closed");
+    let regions = Regions::with(&rules, 8, |remote| remote.booked_cells = MOST);
+    regions.until_next_window();
+    let node = &regions.nodes[0];
+    let sources = |users: std::ops::Range<usize>| -> Vec<Source> {
+        users.map(|user| node.check(&format!("user {user}")).source).collect()
+    };
+    assert_eq!(sources(0..MOST), [Source::Store; MOST]);
+    assert_eq!(sources(MOST..MOST + 4), [Source::OverloadClosed; 4]);
+    assert_eq!(node.limiter.shares().unwrap().purses, MOST as u64);
+    // They are forgotten once nobody has used them for a while.
+    regions.executor.run_for(Micros::from_secs(20));
+    assert_eq!(node.limiter.shares().unwrap().purses, 0);
+    assert_eq!(sources(MOST..2 * MOST), [Source::Store; MOST]);
 }
 
 #[test]
