@@ -22,6 +22,7 @@ use crate::yaml::{Node, Value};
 use options::Options;
 
 pub(crate) use options::{DEFAULT_FIELDS, ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY};
+pub(crate) use scopes::keeps_scope;
 
 #[cfg(test)]
 pub(crate) use {

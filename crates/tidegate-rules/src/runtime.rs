@@ -16,6 +16,7 @@ use crate::diagnostics::Report;
 use crate::limits::LimitReader;
 use crate::load::Source;
 use crate::matching::{CellKeyBytes, Descriptor, Match, MatchedLimits, Matches};
+use crate::native::keeps_scope;
 use crate::rule::Rule;
 use crate::ruleset::RuleSet;
 use crate::yaml;
@@ -161,7 +162,10 @@ impl RuleSet {
             (OverrideEffect::Unlimited, _) => Effect::Limits(Arc::new(LimitSet::Unlimited)),
             (OverrideEffect::Limits(_), None) => return Err("limits need a rule to which they belong".into()),
             (OverrideEffect::Limits(text), Some(name)) => {
-                Effect::Limits(limits.read(text, &one.domain, name, rule.map(|index| self.rule(index)))?)
+                let of_rule = rule.map(|index| self.rule(index));
+                let limits = limits.read(text, &one.domain, name, of_rule)?;
+                of_rule.map_or(Ok(()), |rule| keeps_scope(rule, &limits))?;
+                Effect::Limits(limits)
             }
         };
         Ok((rule, effect))
@@ -482,6 +486,25 @@ rules:
         };
         assert_eq!((bans(b"42"), bans(b"43")), (false, true));
         assert!(second.changes_since(&first).is_empty(), "who carries a ban is no rule of anybody's");
+    }
+
+    #[test]
+    fn limits_that_regions_cannot_count_together_do_not_replace_those_of_their_rules() {
+        let text = "{ domain: api, rules: [{ name: paid, key: [user], scope: global, limits: [1000/hour] }, { name: near, key: \
+                    [user], limits: [1000/hour] }] }";
+        let rules = RuleSet::compile(&[Source::new("a.yaml", text)], Format::Native).unwrap();
+        for (text, problem) in [
+            ("[50/hour]", None),
+            ("[{ algorithm: concurrency, limit: 2, ttl: 5s }]", Some("a place in use")),
+            ("[{ algorithm: sliding_log, limit: 2, window: 100ms }]", Some("too short")),
+            ("[{ algorithm: fixed_window, limit: 2, window: 1h, over: debt }]", Some("refuses a cost")),
+        ] {
+            let found = |rule: &str| rules.check_override(&one(Some(rule), &[("user", "42")], limits(text)));
+            let said = found("paid").err().unwrap_or_default();
+            assert_eq!(problem.is_some_and(|part| said.contains(part)), problem.is_some(), "{text}: {said}");
+            assert_eq!(said.is_empty(), problem.is_none(), "{text}: {said}");
+            found("near").unwrap();
+        }
     }
 
     #[test]

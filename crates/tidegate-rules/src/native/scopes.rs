@@ -3,14 +3,16 @@
 use tidegate_core::{Algorithm, Limit, Micros, Over};
 
 use super::options::Options;
-use crate::choice::LimitChoice;
+use crate::choice::{LimitChoice, LimitSet};
 use crate::diagnostics::Report;
 use crate::fields::Fields;
-use crate::rule::{Coordination, RuleLimit};
+use crate::rule::{Coordination, Rule, RuleLimit};
 
 /// Reports hits into the window that they were admitted in: nodes that hear of each other less often than this many times in a
 /// window would count in the next one.
 const SYNCS_PER_WINDOW: u64 = 8;
+
+const DEBT: &str = "a rule for all regions refuses a cost above what is left";
 
 /// Reports limits that `scope: global` cannot keep.
 pub(super) fn check(fields: &Fields<'_>, options: &Options, limits: &LimitChoice, report: &mut Report<'_>) {
@@ -30,8 +32,7 @@ pub(super) fn check(fields: &Fields<'_>, options: &Options, limits: &LimitChoice
     }
     let is_debt = |limit: &RuleLimit| limit.over.or(options.over).unwrap_or_default() != Over::Refuse;
     if limits.sets().flat_map(|set| set.as_slice()).any(is_debt) {
-        let message = "a rule for all regions refuses a cost above what is left".to_owned();
-        mistake(message, "use `over: refuse`, or a rule of the region");
+        mistake(DEBT.into(), "use `over: refuse`, or a rule of the region");
     }
     let unfit = limits
         .sets()
@@ -40,6 +41,20 @@ pub(super) fn check(fields: &Fields<'_>, options: &Options, limits: &LimitChoice
     if let Some((limit, (problem, hint))) = unfit {
         mistake(format!("all regions cannot count `{}` together: {problem}", limit.name), hint);
     }
+}
+
+/// Whether these limits can stand in the place of the rule's, for one key.
+pub(crate) fn keeps_scope(rule: &Rule, limits: &LimitSet) -> Result<(), String> {
+    let coordination = rule.coordination();
+    for limit in limits.as_slice().iter().filter(|_| coordination.is_global()) {
+        if limit.over.unwrap_or(rule.over()) != Over::Refuse {
+            return Err(DEBT.into());
+        }
+        if let Some((problem, hint)) = unfit(coordination, &limit.limit) {
+            return Err(format!("all regions cannot count `{}` together: {problem}; {hint}", limit.name));
+        }
+    }
+    Ok(())
 }
 
 /// Why `limit` cannot be counted so, and what to do.
