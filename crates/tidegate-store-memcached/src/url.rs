@@ -61,6 +61,9 @@ fn server(text: &str) -> Result<(String, u16), UrlError> {
     }
     let port =
         port.map_or(Ok(PORT), |port| port.parse().map_err(|_| wrong(format!("`{port}` is no port"))))?;
+    if port == 0 {
+        return Err(wrong("`0` is no port".to_owned()));
+    }
     Ok((host.to_owned(), port))
 }
 
@@ -108,6 +111,7 @@ mod tests {
         for (url, problem) in [
             ("memcached://u:hunter2@h", "it has a login"),
             ("memcached://a:port", "`port` is no port"),
+            ("memcached://a:0", "`0` is no port"),
             ("memcached://", "a host has no name"),
             ("memcached://a/1", "there is more after its hosts"),
             ("memcached://a,b,a:11211", "a:11211 is there twice"),

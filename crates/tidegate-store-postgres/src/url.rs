@@ -42,8 +42,12 @@ impl FromStr for PostgresUrl {
             UrlError { problem, hint: FORM }
         })?;
         let lacks = |what: &str| UrlError { problem: format!("it names no {what}"), hint: FORM };
-        if config.get_hosts().is_empty() {
+        let is_empty = |host: &Host| matches!(host, Host::Tcp(name) if name.is_empty());
+        if config.get_hosts().is_empty() || config.get_hosts().iter().any(is_empty) {
             return Err(lacks("host"));
+        }
+        if config.get_ports().contains(&0) {
+            return Err(UrlError { problem: "`0` is no port".to_owned(), hint: FORM });
         }
         if config.get_user().is_none_or(str::is_empty) {
             return Err(lacks("user"));
@@ -188,6 +192,8 @@ mod tests {
             ("postgres://h/d", "it names no user"),
             ("postgres://u@h", "it names no database"),
             ("postgres://u@/d", "it names no host"),
+            ("postgres://u@h,,k/d", "it names no host"),
+            ("postgres://u@h:0/d", "`0` is no port"),
             ("postgres://u@h/d?sslmode=prefer", "sslmode has another value"),
         ] {
             assert_eq!(parse(url).unwrap_err().problem, problem, "{url}");
