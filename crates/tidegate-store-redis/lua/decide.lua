@@ -22,8 +22,6 @@
 -- The changes of an item with a reservation are recorded under its key for a while, so that they can be put back, once. Of
 -- several equal requests all pass or nothing changes: the reply then has the number that would have passed.
 
-local WHOLE, PART, REFUSED_ELSEWHERE, WHOLE_FOR_NOW, CANCEL = 0, 1, 2, 3, 4
-
 -- Decides one spend of a request whose rule lets it spend (`passed` is 1) or does not: how often it spent, and what is left.
 local function decide_one(passed, is_reserved, s, blamed)
   local wait, remaining, reset_after_us, fitted, unspent_wait, unspent, unspent_reset

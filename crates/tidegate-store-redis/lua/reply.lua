@@ -1,4 +1,6 @@
--- What a call answers, spend by spend (see decide.lua).
+-- What a call is asked and answers, spend by spend (see decide.lua).
+
+local WHOLE, PART, REFUSED_ELSEWHERE, WHOLE_FOR_NOW, CANCEL = 0, 1, 2, 3, 4
 
 local reply, told = {}, 0
 local function tell(wait, remaining, reset_after_us)
