@@ -14,7 +14,7 @@ use crate::matching::envoy::{EnvoyDomain, Step};
 use crate::matching::native::{NativeDomain, Selector, may_replace};
 use crate::matching::replacing::replaced_by;
 use crate::matching::{Descriptor, Match, MatchedLimits, Matches, Present};
-use crate::rule::{Mode, OnMissingKey, Rule};
+use crate::rule::{Coordination, Mode, OnMissingKey, Rule};
 
 /// The outcome of every rule of a domain for one request.
 #[derive(Clone, Debug)]
@@ -308,7 +308,19 @@ fn notes(one: &Match<'_>, present: &Present<'_>, now: Timestamp, flags: &FlagSta
         notes.push(format!("charges after the fact may go {} beyond a limit", one.rule.overdraft().get()));
     }
     notes.extend(over_notes(one));
+    notes.extend(global_note(one.rule.coordination()));
     notes
+}
+
+/// Where a rule for all regions is counted.
+fn global_note(coordination: Coordination) -> Option<String> {
+    match coordination {
+        Coordination::Escrow => Some("counted at home for all regions, before hits are spent".to_owned()),
+        Coordination::Eventual { sync_every } => Some(format!(
+            "counted at home for all regions, which decide at once and report every {sync_every}"
+        )),
+        Coordination::Exact | Coordination::Approximate { .. } | Coordination::Local => None,
+    }
 }
 
 /// What a cost above what is left does, where it is not just refused.

@@ -32,7 +32,11 @@ pub(crate) async fn explain(
             Role::Viewer => rules.explain_without_overrides(&key.domain, &descriptor, control.clock.now()),
             Role::Editor | Role::Admin => rules.explain(&key.domain, &descriptor, control.clock.now()),
         };
-        Ok(Json(json!(explained.map_err(|error| unknown_domain(&control, &error))?)).into_response())
+        let mut answer = json!(explained.map_err(|error| unknown_domain(&control, &error))?);
+        if let Some(region) = &control.identity.region {
+            answer["region"] = region.as_str().into();
+        }
+        Ok(Json(answer).into_response())
     };
     jobs::RULES.run(&caller.actor.name, explained).await?
 }

@@ -147,6 +147,9 @@ pub struct NodeStatus {
     pub health: String,
     /// The layout of keys that it reads and writes in the store.
     pub layout: String,
+    /// Its region, if it is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
     /// The newest format that it reads; 0 if unknown.
     pub format: u32,
     /// The input for alerts, if it watches; also `None` if another release gives it another meaning.

@@ -93,6 +93,8 @@ pub struct ControlConfig {
     pub node: String,
     /// The layout of the keys that this node reads and writes in the store.
     pub layout: String,
+    /// The region of this node, if it is configured.
+    pub region: Option<String>,
     /// Returns the current size of the store.
     pub usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
     /// Returns the shard lists of other nodes that differ from this node's.
@@ -127,6 +129,7 @@ pub(crate) struct NodeIdentity {
     pub(crate) environment: String,
     pub(crate) node: String,
     pub(crate) layout: String,
+    pub(crate) region: Option<String>,
     pub(crate) started_us: u64,
     /// The nodes that were last heard of: while the shared store does not answer, they are unknown, not gone.
     pub(crate) last_nodes: Mutex<Vec<NodeStatus>>,
@@ -164,11 +167,12 @@ impl ControlPlane {
     pub fn new(config: ControlConfig) -> Arc<Self> {
         let ControlConfig { limiter, metrics, decisions, store, fleet, clock, .. } = config;
         let started_us = clock.now().as_micros();
-        let ControlConfig { environment, node, layout, .. } = config;
+        let ControlConfig { environment, node, layout, region, .. } = config;
         let identity = Arc::new(NodeIdentity {
             environment,
             node: node.clone(),
             layout,
+            region,
             started_us,
             last_nodes: Mutex::default(),
             addresses: OnceLock::new(),

@@ -36,6 +36,7 @@ impl ControlPlane {
             store: if store.is_empty() { "memory".to_owned() } else { store.join(",") },
             health,
             layout: self.identity.layout.clone(),
+            region: self.identity.region.clone(),
             signals: self.alerts.signals.lock().clone(),
             clock_us: self.clock.now().as_micros(),
             serial: 0,

@@ -74,6 +74,25 @@ nobody: is off: this key is not among the 0% that it is rolled out to
 }
 
 #[test]
+fn a_rule_for_all_regions_says_where_it_is_counted() {
+    let rules = native(
+        "{ domain: api, rules: [
+            { name: region, scope: region, limits: [60/minute] },
+            { name: paid, scope: global, limits: [60/minute] },
+            { name: trial, scope: global, consistency: eventual, sync_every: 2s, limits: [60/minute] } ] }",
+    );
+    let notes: Vec<String> =
+        explained(&rules, &[]).lines().filter(|line| line.contains("note:")).map(str::to_owned).collect();
+    assert_eq!(
+        notes,
+        [
+            "  note: counted at home for all regions, before hits are spent",
+            "  note: counted at home for all regions, which decide at once and report every 2s",
+        ]
+    );
+}
+
+#[test]
 fn an_envoyproxy_ratelimit_limit_says_where_the_descriptor_left_its_path() {
     let rules = envoy(
         "{ domain: api, descriptors: [

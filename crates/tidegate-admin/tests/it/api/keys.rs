@@ -156,6 +156,9 @@ fn nodes_and_stores_say_who_runs_what() {
     let nodes = node.get("/nodes");
     assert_eq!((&nodes["version"], &nodes["converged"]), (&json!(1), &json!(true)));
     assert_eq!((&nodes["nodes"][0]["name"], &nodes["nodes"][0]["this"]), (&json!("node-1"), &json!(true)));
+    assert_eq!(nodes["nodes"][0]["region"], "here");
+    let explained = node.ask("POST", "/explain", &json!({ "domain": "api", "attributes": { "user": "42" } }));
+    assert_eq!(explained.json()["region"], "here");
     let stores = node.get("/stores");
     assert_eq!((&stores["kind"], &stores["database"]["healthy"]), (&json!("memory"), &json!(true)));
 }

@@ -125,6 +125,7 @@ impl Node {
             environment: "test".into(),
             node: "node-1".into(),
             layout: "1".into(),
+            region: Some("here".into()),
             usage: Arc::new(StoreUsage::default),
             other_shards: Arc::new(Vec::new),
             busy: Arc::new(|| 0.0),

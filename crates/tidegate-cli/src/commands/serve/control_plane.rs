@@ -162,6 +162,7 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
         environment: settings.control.environment.clone(),
         node: settings.control.node.clone(),
         layout: KEY_LAYOUT.to_owned(),
+        region: settings.regions.name.clone(),
         usage: Arc::new(move || backend.usage()),
         other_shards: Arc::new(move || shards.other_shards()),
         busy: Arc::new(move || busy.ratio()),
