@@ -5,6 +5,7 @@
 //! the path of [`Limiter::check`], with the same answers.
 
 mod error;
+mod names;
 mod shortcut;
 mod verdict;
 

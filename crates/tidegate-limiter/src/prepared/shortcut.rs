@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Limit, Micros, Over, Scope};
 use tidegate_rules::{Coordination, Foreseen, KeyPlan, SoleLimit};
 
+use super::names::Names;
 use crate::limiter::Limiter;
 use crate::source::Source;
 
-/// The most limits, and the most names of rules, that a handle keeps.
+/// The most limits, and the most rules that give leases, that a handle keeps.
 const MOST: usize = 32;
 
 /// The limit that decides all requests with certain attributes, with what a check needs of its rule.
@@ -61,17 +62,23 @@ pub(super) struct Shortcuts {
     /// The limiter's epoch when it was last looked, and what was found then: [`pack`].
     found: AtomicU64,
     kept: Interned<Shortcut>,
-    names: Interned<Box<str>>,
+    lenders: Interned<Box<str>>,
+    names: Names,
 }
 
 /// In the place of an index: no limit alone decides.
 const WHOLE: u64 = 0xff;
-/// Added to the index of a rule's name: it may give a lease.
+/// Added to the index of a lender's name: it may give a lease.
 const TAKES_LEASE: u64 = 0x80;
 
 impl Shortcuts {
     pub(super) fn new() -> Self {
-        Shortcuts { found: AtomicU64::new(u64::MAX), kept: Interned::new(), names: Interned::new() }
+        Shortcuts {
+            found: AtomicU64::new(u64::MAX),
+            kept: Interned::new(),
+            lenders: Interned::new(),
+            names: Names::default(),
+        }
     }
 
     /// How to decide a request with these attributes under the rules in use.
@@ -85,7 +92,7 @@ impl Shortcuts {
         match found & 0xff {
             WHOLE => Way::Whole,
             index if index & TAKES_LEASE != 0 => {
-                self.names.get(index & !TAKES_LEASE).map_or(Way::Whole, |name| Way::TakesLease(name))
+                self.lenders.get(index & !TAKES_LEASE).map_or(Way::Whole, |name| Way::TakesLease(name))
             }
             index => self.kept.get(index).map_or(Way::Whole, Way::Short),
         }
@@ -93,7 +100,7 @@ impl Shortcuts {
 
     /// A name that lives as long as this; `None` if there are too many.
     pub(super) fn name(&self, name: &str) -> Option<&str> {
-        self.names.get(self.names.keep(name.into())?).map(|name| &**name)
+        self.names.keep(name)
     }
 
     #[cold]
@@ -103,7 +110,7 @@ impl Shortcuts {
         let index = match snapshot.rules().foresee(domain, &attributes) {
             Ok(Foreseen::Sole(sole)) if limiter.decides_now => self.kept.keep(Shortcut::new(sole)),
             Ok(Foreseen::TakesLease(rule)) => {
-                self.names.keep(rule.name().into()).map(|index| index | TAKES_LEASE)
+                self.lenders.keep(rule.name().into()).map(|index| index | TAKES_LEASE)
             }
             _ => None,
         };

@@ -271,3 +271,16 @@ fn a_handle_that_met_many_limits_still_answers_right() {
         assert_eq!((verdict.limit(), verdict.remaining(), verdict.rule()), (Some(limit), Some(0), Some("a")));
     }
 }
+
+#[test]
+fn a_verdict_names_its_rule_however_many_there_are() {
+    let rules: String = (0..200)
+        .map(|number| format!("- {{ name: r{number}, match: {{ path: /{number} }}, limits: [1/hour] }}\n"))
+        .collect();
+    let (limiter, _) = silent(compile(&rules));
+    let prepared = limiter.prepare("api", ["path"]).unwrap();
+    for number in 0..200 {
+        let (path, name) = (format!("/{number}"), format!("r{number}"));
+        assert_eq!(prepared.check_blocking(&[path]).unwrap().rule(), Some(&*name));
+    }
+}
