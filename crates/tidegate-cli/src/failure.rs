@@ -43,6 +43,15 @@ impl Failure {
         self
     }
 
+    /// Names the field that it is about.
+    #[must_use]
+    pub(crate) fn of_field(mut self, field: &str) -> Self {
+        if let Message::Line(message) = &mut self.message {
+            message.insert_str(0, &format!("{field}: "));
+        }
+        self
+    }
+
     #[cfg(test)]
     pub(crate) fn hints(&self) -> &[String] {
         &self.hints

@@ -55,9 +55,18 @@ const LONGEST_ASK: Duration = Duration::from_secs(2);
 impl Regions {
     pub(super) fn settings(self, region: Option<String>, own: &StoreUrl) -> Result<RegionSettings, Failure> {
         let ask_within = self.ask_within.map_or(DEFAULT_ASK_WITHIN, |Span(span)| span);
-        if ask_within > LONGEST_ASK {
-            return Err(Failure::new("regions.ask_within: no client waits that long")
+        let wrong_time = match ask_within {
+            Duration::ZERO => Some("it is zero"),
+            long if long > LONGEST_ASK => Some("no client waits that long"),
+            _ => None,
+        };
+        if let Some(problem) = wrong_time {
+            return Err(Failure::new(format!("regions.ask_within: {problem}"))
                 .hint("use two round trips to the home: 250ms is the default, 2s the most"));
+        }
+        if region.as_ref().is_some_and(|name| name.trim().is_empty()) {
+            return Err(Failure::new("region: it is empty")
+                .hint("write for example eu-west, another one in each region; or leave it out"));
         }
         let homes = self.home.map_or_else(|| Ok(Vec::new()), homes)?;
         if !homes.is_empty() && region.is_none() {
@@ -79,7 +88,7 @@ fn homes(home: HomeUrls) -> Result<Vec<HomeSettings>, Failure> {
         HomeUrls::ByDomain(domains) => domains.into_iter().map(|(domain, url)| (Some(domain), url)).collect(),
     };
     for (domain, url) in by_domain {
-        let url: StoreUrl = url.reveal().parse()?;
+        let url: StoreUrl = url.reveal().parse().map_err(|why: Failure| why.of_field("regions.home"))?;
         if url == StoreUrl::Memory {
             return Err(Failure::new("regions.home: memory is of this node alone")
                 .hint("name a store that all regions reach, such as redis://host:port"));
@@ -118,6 +127,11 @@ mod tests {
             ("home: redis://a", None, "no name"),
             ("home: 'memory:'", Some("eu-west"), "memory"),
             ("{ home: redis://a, ask_within: 5s }", Some("eu-west"), "ask_within"),
+            ("{ home: redis://a, ask_within: 0s }", Some("eu-west"), "ask_within: it is zero"),
+            ("home: ''", Some("eu-west"), "regions.home: the store has no kind"),
+            ("home: { api: redis//a }", Some("eu-west"), "regions.home: cannot read the store's url"),
+            ("home: 'postgres://'", Some("eu-west"), "regions.home: cannot read the store's url"),
+            ("home: redis://a", Some(" "), "region: it is empty"),
         ] {
             let failure = settings(yaml, region).unwrap_err();
             assert!(failure.contains(problem), "{failure}");
