@@ -1,7 +1,7 @@
 //! The transports of tidegate: how a request reaches the limiter, and how the decision gets back.
 //!
 //! A transport parses, calls the limiter, and answers. It never decides, knows no other transport, and never touches a
-//! store. [`runtime`] owns threads and sockets, [`connection`] the HTTP on a socket; the rest is plain code that turns bytes
+//! store. [`tidegate_runtime`] owns threads, sockets and the HTTP on them; this is plain code that turns bytes
 //! into requests and decisions into bytes.
 
 pub mod access;

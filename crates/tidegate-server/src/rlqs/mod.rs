@@ -7,7 +7,7 @@
 //! # What is promised
 //!
 //! The rates that all Envoys hold for one limit never sum to more than it. That takes one assumption: an assignment that was sent is
-//! applied within [`APPLIED_WITHIN`] or never. Nothing in the protocol confirms one. So a rate counts as lent for that much longer
+//! applied within `APPLIED_WITHIN` or never. Nothing in the protocol confirms one. So a rate counts as lent for that much longer
 //! than Envoy may use it, and a smaller rate as applied only when a report has come that much later on the same stream.
 //!
 //! Envoy fills a token bucket anew whenever its numbers change. So a change of a share lets its holder pass one burst more, about a
