@@ -16,14 +16,20 @@ const MOST_ROWS: usize = 4_096;
 /// More nodes than write counts of one minute.
 const MOST_WRITERS: usize = 16_384;
 
+/// Minutes, and hours, of which this node keeps counts: the running one, and the last if it could not be written yet.
+const MOST_SPANS: usize = 2;
+
 /// The counts of this node: of the running minute and hour, by row and slot.
 #[derive(Debug, Default)]
-pub(super) struct OwnCounts([Span; 2]);
+pub(super) struct OwnCounts([Vec<Span>; 2]);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Span {
     number: u64,
     rows: BTreeMap<Vec<u8>, Vec<u32>>,
+    /// How often rows were added, and how many of these additions the store has.
+    additions: u64,
+    written: u64,
 }
 
 /// What is to be written of one span.
@@ -31,32 +37,65 @@ pub(super) struct ToWrite {
     history: FleetHistory,
     number: u64,
     bytes: Vec<u8>,
+    additions: u64,
 }
 
 impl OwnCounts {
-    /// Adds rows at `now`: what is to be written.
-    pub(super) fn add(&mut self, rows: Vec<Vec<Row>>, now: Timestamp) -> Vec<ToWrite> {
+    /// Adds rows at `now`.
+    pub(super) fn add(&mut self, rows: Vec<Vec<Row>>, now: Timestamp) {
         let seconds = now.as_micros() / 1_000_000;
         let rows: Vec<Row> = rows.into_iter().flatten().collect();
         if rows.is_empty() {
-            return Vec::new();
+            return;
         }
-        let places = [
-            (FleetHistory::Seconds, seconds / 60, seconds % 60),
-            (FleetHistory::Minutes, seconds / 3_600, seconds / 60 % 60),
-        ];
-        let add = |((history, number, slot), span): ((FleetHistory, u64, u64), &mut Span)| {
-            if span.number != number {
-                *span = Span { number, ..Span::default() };
-            }
+        let places = [(seconds / 60, seconds % 60), (seconds / 3_600, seconds / 60 % 60)];
+        for ((number, slot), spans) in places.into_iter().zip(&mut self.0) {
+            let span = running(spans, number);
+            span.additions += 1;
             rows.iter().for_each(|(name, counts)| span.add(name, slot as usize, counts));
-            ToWrite { history, number, bytes: span.bytes() }
+        }
+    }
+
+    /// What the store does not have yet. It stays here until it was [`written`](Self::written), so that a write that failed is
+    /// repeated with the next heartbeat, and one whose answer was lost does no harm.
+    pub(super) fn unwritten(&self) -> Vec<ToWrite> {
+        let histories = [FleetHistory::Seconds, FleetHistory::Minutes];
+        let of = |(history, spans): (_, &Vec<Span>)| {
+            let unwritten = spans.iter().filter(|span| span.written < span.additions);
+            unwritten.map(|span| span.to_write(history)).collect::<Vec<_>>()
         };
-        places.into_iter().zip(&mut self.0).map(add).collect()
+        histories.into_iter().zip(&self.0).flat_map(of).collect()
+    }
+
+    /// The store has these.
+    pub(super) fn written(&mut self, counts: &[ToWrite]) {
+        for done in counts {
+            let spans = match done.history {
+                FleetHistory::Seconds => &mut self.0[0],
+                FleetHistory::Minutes => &mut self.0[1],
+            };
+            if let Some(span) = spans.iter_mut().find(|span| span.number == done.number) {
+                span.written = done.additions;
+            }
+        }
     }
 }
 
+/// The span `number`, which is the last one. Those before it stay only while the store lacks something of them.
+fn running(spans: &mut Vec<Span>, number: u64) -> &mut Span {
+    if spans.last().is_none_or(|last| last.number != number) {
+        spans.retain(|span| span.written < span.additions && span.number != number);
+        spans.drain(..spans.len().saturating_sub(MOST_SPANS - 1));
+        spans.push(Span { number, rows: BTreeMap::new(), additions: 0, written: 0 });
+    }
+    spans.last_mut().expect("one was pushed if there was none")
+}
+
 impl Span {
+    fn to_write(&self, history: FleetHistory) -> ToWrite {
+        ToWrite { history, number: self.number, bytes: self.bytes(), additions: self.additions }
+    }
+
     fn add(&mut self, name: &[u8], slot: usize, counts: &[u32]) {
         if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(name) {
             return;
@@ -108,7 +147,7 @@ fn add_read(all: &mut BTreeMap<Vec<u8>, Vec<u32>>, bytes: &[u8]) {
 
 /// Writes this node's counts, and lists it as one that has some.
 pub(super) async fn put(store: &dyn ValueStore, member: u64, counts: &[ToWrite]) -> Result<(), StoreError> {
-    for ToWrite { history, number, bytes } in counts {
+    for ToWrite { history, number, bytes, .. } in counts {
         let (list, ttl) = (list_name(*history, *number), kept(*history));
         store.put(&own_name(&list, member), Some(bytes), ttl).await?;
         add_writer(store, &list, member, ttl).await?;
@@ -174,31 +213,76 @@ fn kept(history: FleetHistory) -> Micros {
 mod tests {
     use super::*;
 
+    fn at(second: u64) -> Timestamp {
+        Timestamp::from_micros((1_800_000_000 + second) * 1_000_000)
+    }
+
+    fn row(counts: &[u32]) -> Vec<Vec<Row>> {
+        vec![vec![(b"rule".to_vec(), counts.to_vec())]]
+    }
+
+    fn sum(written: &ToWrite) -> u32 {
+        let mut all = BTreeMap::new();
+        add_read(&mut all, &written.bytes);
+        all[&b"rule"[..]].iter().sum()
+    }
+
     #[test]
     fn counts_of_two_nodes_are_summed_slot_by_slot() {
-        let at = |second: u64| Timestamp::from_micros((1_800_000_000 + second) * 1_000_000);
         let (mut one, mut other) = (OwnCounts::default(), OwnCounts::default());
-        let row = |counts: &[u32]| vec![vec![(b"rule".to_vec(), counts.to_vec())]];
         one.add(row(&[1, 2]), at(0));
-        let ones = one.add(row(&[3, 0]), at(1));
-        let others = other.add(row(&[5, 5]), at(1));
+        one.add(row(&[3, 0]), at(1));
+        other.add(row(&[5, 5]), at(1));
+        let (ones, others) = (one.unwritten(), other.unwritten());
         let mut all = BTreeMap::new();
         [&ones[0], &others[0]].into_iter().for_each(|one| add_read(&mut all, &one.bytes));
         let sums = &all[&b"rule"[..]];
         assert_eq!((sums.len(), &sums[..6]), (120, &[1, 2, 8, 5, 0, 0][..]));
-        let mut hours = BTreeMap::new();
-        add_read(&mut hours, &ones[1].bytes);
-        assert_eq!(hours[&b"rule"[..]].iter().sum::<u32>(), 6);
+        assert_eq!(sum(&ones[1]), 6);
     }
 
     #[test]
     fn a_new_minute_begins_with_nothing() {
         let mut own = OwnCounts::default();
-        let row = vec![vec![(b"rule".to_vec(), vec![1])]];
-        own.add(row.clone(), Timestamp::from_micros(1_800_000_000_000_000));
-        let later = own.add(row, Timestamp::from_micros(1_800_000_060_000_000));
-        let mut all = BTreeMap::new();
-        add_read(&mut all, &later[0].bytes);
-        assert_eq!(all[&b"rule"[..]].iter().sum::<u32>(), 1);
+        own.add(row(&[1]), at(0));
+        let first = own.unwritten();
+        own.written(&first);
+        own.add(row(&[1]), at(60));
+        assert_eq!(sum(&own.unwritten()[0]), 1);
+    }
+
+    #[test]
+    fn counts_that_were_not_written_go_with_the_next_heartbeat() {
+        let mut own = OwnCounts::default();
+        own.add(row(&[1]), at(0));
+        let lost = own.unwritten();
+        own.add(Vec::new(), at(1));
+        assert_eq!(own.unwritten().iter().map(sum).collect::<Vec<_>>(), [1, 1], "nothing was written");
+        own.add(row(&[2]), at(60));
+        let next = own.unwritten();
+        assert_eq!(next.iter().map(|one| (one.number, sum(one))).collect::<Vec<_>>(), [
+            (lost[0].number, 1),
+            (lost[0].number + 1, 2),
+            (lost[1].number, 3)
+        ]);
+        own.written(&next);
+        assert!(own.unwritten().is_empty());
+    }
+
+    #[test]
+    fn counts_added_during_a_write_are_written_later() {
+        let mut own = OwnCounts::default();
+        own.add(row(&[1]), at(0));
+        let first = own.unwritten();
+        own.add(row(&[1]), at(1));
+        own.written(&first);
+        assert_eq!(sum(&own.unwritten()[0]), 2);
+    }
+
+    #[test]
+    fn minutes_that_cannot_be_written_are_bounded() {
+        let mut own = OwnCounts::default();
+        (0..100).for_each(|minute| own.add(row(&[1]), at(60 * minute)));
+        assert!(own.0.iter().all(|spans| spans.len() <= MOST_SPANS));
     }
 }

@@ -54,9 +54,13 @@ impl ValueFleet {
         if !note.is_empty() {
             members::put_note(store, member, &note, ttl).await?;
         }
-        let now = alive.now;
-        let counts = self.own.lock().add(self.with_heartbeat.take_counts(), now);
+        let counts = {
+            let mut own = self.own.lock();
+            own.add(self.with_heartbeat.take_counts(), alive.now);
+            own.unwritten()
+        };
         counted::put(store, member, &counts).await?;
+        self.own.lock().written(&counts);
         let names = [published::HEAD.to_vec(), questions::OPEN.to_vec()];
         let (now, values) = store.values(&names).await?;
         let mut values = values.into_iter();
