@@ -176,7 +176,7 @@ type Request struct {
 	Options    []Option
 }
 
-// Batch decides several requests in one call, each by itself.
+// Batch decides several requests in one call, each on its own.
 func (c *Client) Batch(ctx context.Context, requests []Request) ([]Decision, error) {
 	questions := make([]question, len(requests))
 	repeatable := true

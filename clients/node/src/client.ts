@@ -102,7 +102,7 @@ export class Client {
     });
   }
 
-  /** Decides several requests in one call, each by itself. */
+  /** Decides several requests in one call, each on its own. */
   batch(checks: readonly Check[]): Promise<Decision[]> {
     const payloads = checks.map((check) => this.#payload(check));
     return this.#run({

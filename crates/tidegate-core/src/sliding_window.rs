@@ -91,7 +91,7 @@ impl SlidingWindow {
             return Err(LimitError::new(
                 "limit",
                 problem,
-                "use a fixed_window or a token_bucket for so many",
+                "use a fixed_window or a token_bucket for more",
             ));
         }
         // A tick is one microsecond unless previous x ticks + current x ticks could leave the exact range.

@@ -179,13 +179,10 @@ impl Gate {
 impl DecisionReport {
     /// Adds the rate limit headers to the response. Those of the service behind stay, unless ours are stricter.
     pub fn write(&self, headers: &mut HeaderMap) {
-        headers.reserve(MOST_HEADERS);
+        headers.reserve(crate::headers::MOST_HEADERS);
         answer::write_headers(&self.decision, self.sets, self.asked_at, headers);
     }
 }
-
-/// The most headers of a decision: a map that has to grow is filled twice.
-const MOST_HEADERS: usize = 6;
 
 impl Refusal {
     fn by(report: &DecisionReport, closed: ClosedStatus) -> Self {

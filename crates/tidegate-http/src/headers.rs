@@ -12,11 +12,17 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::Algorithm;
 
-const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// The quota.
+pub const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+/// Hits left of it.
+pub const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+/// When all of it is back.
+pub const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const IETF_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const IETF_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The headers that one decision adds at most, `Retry-After` among them. A map that has to grow is filled twice.
+pub const MOST_HEADERS: usize = 6;
 
 /// The largest integer a structured field may hold (RFC 9651): fifteen digits.
 const MAX_STRUCTURED_INTEGER: u64 = 999_999_999_999_999;

@@ -1,6 +1,5 @@
 //! The configuration of a limiter.
 
-use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -114,7 +113,6 @@ impl RemoteConfig {
     /// The defaults, on `runtime`.
     #[must_use]
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
-        let random = RandomState::new();
         RemoteConfig {
             prober: runtime.clone(),
             runtime,
@@ -124,7 +122,7 @@ impl RemoteConfig {
             remembered_cells: 1 << 17,
             booked_cells: 1 << 17,
             expected_nodes: None,
-            secret: [random.hash_one(0), random.hash_one(1)],
+            secret: tidegate_store::random_hash_keys(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The limiter: one request, top to bottom.
 
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -72,10 +71,9 @@ impl Limiter {
         let LimiterConfig { rules, store, remote, observer, clock, fallback, lease_secret, homes: homes_of } =
             config;
         let clock = NodeClock(clock);
-        let random = RandomState::new();
         let (secret, cached, booked) = match &remote {
             Some(remote) => (remote.secret, remote.remembered_cells, remote.booked_cells),
-            None => ([random.hash_one(0), random.hash_one(1)], 0, 0),
+            None => (tidegate_store::random_hash_keys(), 0, 0),
         };
         let member = secret[0] ^ secret[1].rotate_left(32);
         let deny_cache = Arc::new(DenyCache::new(cached));

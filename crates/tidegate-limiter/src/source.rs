@@ -57,7 +57,7 @@ impl Source {
     }
 
     /// The source of a request decided in part by each: the one with the weaker guarantee.
-    pub(crate) fn or_weaker(self, other: Source) -> Source {
+    pub(crate) fn precedence(self, other: Source) -> Source {
         let weakness = |source: Source| match source {
             Source::None => 0,
             Source::Local => 1,

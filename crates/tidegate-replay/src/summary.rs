@@ -251,7 +251,7 @@ impl Tally {
         }
         for rule in self.rules.iter().filter(|rule| rule.callers.each_stands_for() > 1) {
             notes.push(format!(
-                "rule {} has more callers than are told apart: its numbers of callers are estimated from one in {}",
+                "rule {} has more callers than are counted one by one: its numbers of callers are estimated from one in {}",
                 rule.name,
                 rule.callers.each_stands_for()
             ));

@@ -13,6 +13,7 @@ mod error;
 mod lag;
 mod memory;
 mod outcomes;
+mod random;
 mod record;
 mod servers;
 
@@ -25,5 +26,6 @@ pub use error::{BoxError, StoreError};
 pub use lag::{MOST_LAG, Slice};
 pub use memory::{MemoryConfig, MemoryStats, MemoryStore, memory_bytes};
 pub use outcomes::{IntoOutcomes, Outcomes};
+pub use random::{random_bytes, random_hash_keys};
 pub use record::Record;
 pub use servers::Servers;

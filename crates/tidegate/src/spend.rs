@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 use std::pin::pin;
 use std::task::Poll;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use tidegate_core::Hits;
 use tidegate_limiter::{Decision, LeaseError, LeaseToken, Limiter, RefundError, Source, SpentAt};
-use tidegate_store::RefundId;
+use tidegate_store::{RefundId, random_bytes};
 
 use crate::ask::Ask;
 
@@ -85,7 +84,7 @@ impl Spend {
             let descriptors = [self.ask.descriptor(&entries)];
             let id = match self.failed_refund {
                 Some((failed, id)) if failed == counted => id,
-                _ => random_id(),
+                _ => RefundId::new(random_bytes()),
             };
             self.failed_refund = Some((counted, id));
             self.limiter.refund_once(&self.ask.request(&descriptors), Hits::new(counted), by, id).await?;
@@ -135,13 +134,6 @@ impl Spend {
     pub fn into_lease(self) -> Option<Lease> {
         self.lease
     }
-}
-
-/// One that no other refund has.
-fn random_id() -> RefundId {
-    let random = RandomState::new();
-    let halves = [random.hash_one(0), random.hash_one(1)].map(u128::from);
-    RefundId::new((halves[0] << 64 | halves[1]).to_le_bytes())
 }
 
 impl Deref for Spend {

@@ -56,7 +56,7 @@ impl Backoff {
     }
 }
 
-/// Google SRE's client throttling ("Handling Overload"): of late, so many calls were wanted and so many accepted. A call is
+/// Google SRE's client throttling ("Handling Overload"): of late, one number of calls was wanted and another accepted. A call is
 /// dropped here with probability `max(0, (wanted - k * accepted) / (wanted + 1))`.
 pub struct Throttle {
     k: f64,

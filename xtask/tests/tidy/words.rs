@@ -27,18 +27,8 @@ const BANNED: [(&str, &str); 19] = [
     ("left it", "skipped"),
 ];
 
-/// Crates whose strings are shown to users. `tidegate-core`, the limiter and the stores are not here yet.
-const SPOKEN: [&str; 9] = [
-    "tidegate",
-    "tidegate-tower",
-    "tidegate-cli",
-    "tidegate-rules",
-    "tidegate-proxy",
-    "tidegate-server",
-    "tidegate-admin",
-    "tidegate-http",
-    "tidegate-telemetry",
-];
+/// Crates whose strings nobody but us reads.
+const UNSPOKEN: [&str; 1] = ["tidegate-testkit"];
 
 /// Crates whose public documentation is read before anything else.
 const DOCUMENTED: [&str; 2] = ["tidegate", "tidegate-tower"];
@@ -59,38 +49,57 @@ fn what_users_read_has_no_banned_phrase() {
 
 /// The lines of a file that users see, as far as they see them, with their numbers.
 fn shown(file: &Source) -> Vec<(usize, String)> {
-    let is_page = file.path.ends_with(".md") && (file.path.starts_with("docs/") || file.path == "README.md");
+    let is_below = |folders: &[&str]| folders.iter().any(|folder| file.path.starts_with(folder));
+    let is_page = file.path.ends_with(".md") && (is_below(&["docs/", "crates/"]) || file.path == "README.md");
     let is_document = ["openapi.json", "schema.json"].iter().any(|end| file.path.ends_with(end));
-    let lines = file.text.lines().enumerate().map(|(at, line)| (at + 1, line));
-    if is_page || is_document {
-        return lines.map(|(number, line)| (number, line.to_owned())).collect();
+    let is_shipped = is_below(&["deploy/", "examples/", "clients/"]) && !file.path.contains("test");
+    let lines = || file.text.lines().enumerate().map(|(at, line)| (at + 1, line));
+    if is_page || is_document || is_shipped {
+        return lines().map(|(number, line)| (number, line.to_owned())).collect();
     }
     let Some((krate, inside)) = file.path.strip_prefix("crates/").and_then(|path| path.split_once('/'))
     else {
         return Vec::new();
     };
     let is_test = inside.contains("tests");
-    if !inside.starts_with("src/") || !file.is_rust() || is_test || !SPOKEN.contains(&krate) {
+    if !inside.starts_with("src/") || !file.is_rust() || is_test || UNSPOKEN.contains(&krate) {
         return Vec::new();
     }
     // clap and schemars print the documentation of these.
     let is_documented =
         DOCUMENTED.contains(&krate) || inside.starts_with("src/args/") || inside.starts_with("src/settings/");
-    lines
-        .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
-        .filter_map(|(number, line)| {
-            let comment = line.trim_start().strip_prefix("///").or(line.trim_start().strip_prefix("//!"));
-            match comment {
-                Some(comment) => is_documented.then(|| (number, comment.to_owned())),
-                None => Some((number, quoted(line))),
-            }
-        })
-        .collect()
+    let product = || lines().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    let comments = product().filter_map(|(number, line)| {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("///").or(line.strip_prefix("//!"))?;
+        is_documented.then(|| (number, comment.to_owned()))
+    });
+    let code = product().filter(|(_, line)| !line.trim_start().starts_with("//"));
+    comments.chain(strings(code)).collect()
 }
 
-/// What stands between quotation marks, and nothing else.
-fn quoted(line: &str) -> String {
-    line.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(" | ")
+/// The strings of some lines of code, each with the number of the line it begins on, and joined where it goes over several.
+fn strings<'a>(code: impl Iterator<Item = (usize, &'a str)>) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut is_inside = false;
+    for (number, line) in code {
+        // Where an item ends, no string goes on: a quotation mark in a raw string is not counted beyond.
+        is_inside &= !line.starts_with('}');
+        let line = line.replace(r#"\""#, "'").replace("'\"'", "");
+        let mut parts = line.split('"');
+        if is_inside && let (Some(part), Some((_, text))) = (parts.next(), found.last_mut()) {
+            text.push_str(part.trim_start().trim_end_matches('\\'));
+        } else {
+            parts.next();
+        }
+        for part in parts {
+            is_inside = !is_inside;
+            if is_inside {
+                found.push((number, part.trim_end_matches('\\').to_owned()));
+            }
+        }
+    }
+    found
 }
 
 /// Whether the phrase is there as whole words.
@@ -111,4 +120,7 @@ fn a_phrase_is_found_as_whole_words_and_in_what_is_shown_alone() {
     assert_eq!(lines("crates/tidegate/src/lib.rs"), 2);
     assert_eq!(lines("crates/tidegate-server/src/lib.rs"), 1);
     assert_eq!(lines("crates/tidegate-server/tests/it/main.rs"), 0);
+    let text = "f(\"a \\\"b\\\" is \\\n    told c\");\n// is told\ng(\"d\");\n";
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with("//"));
+    assert_eq!(strings(lines), [(0, "a 'b' is told c".to_owned()), (3, "d".to_owned())]);
 }

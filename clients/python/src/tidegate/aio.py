@@ -39,7 +39,7 @@ class AsyncClient(Calls):
         return await self._run(self._check_call(attributes, cost, domain, request_id))
 
     async def batch(self, checks: Iterable[Union[Check, Attributes]]) -> List[Decision]:
-        """Decides several requests in one call, each by itself."""
+        """Decides several requests in one call, each on its own."""
         return await self._run(self._batch_call(checks))
 
     async def charge(self, attributes: Attributes, amount: int, **options: Any) -> Decision:

@@ -54,7 +54,7 @@ class Client(Calls):
         return self._run(self._check_call(attributes, cost, domain, request_id))
 
     def batch(self, checks: Iterable[Union[Check, Attributes]]) -> List[Decision]:
-        """Decides several requests in one call, each by itself."""
+        """Decides several requests in one call, each on its own."""
         return self._run(self._batch_call(checks))
 
     def charge(self, attributes: Attributes, amount: int, **options: Any) -> Decision:

@@ -254,3 +254,13 @@ fn percent_decoded(text: &str) -> Vec<u8> {
     }
     decoded
 }
+
+#[test]
+fn no_decision_adds_more_headers_than_are_reserved() {
+    let refused = Reported { retry_after: Some(Duration::from_secs(3)), ..per_user() };
+    let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
+    let capacity = headers.capacity();
+    HeaderSets::ALL.write([per_user().policy].into_iter(), Some(&refused), MINUTE, &mut headers);
+    write_retry_after(Duration::from_secs(3), &mut headers);
+    assert_eq!((headers.len(), headers.capacity()), (MOST_HEADERS, capacity));
+}

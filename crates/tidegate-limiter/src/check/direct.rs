@@ -82,7 +82,7 @@ impl Limiter {
         for answer in answers {
             self.tell_direct(&answer.outcomes, answer.source);
             outcomes.extend(answer.outcomes);
-            source = source.or_weaker(answer.source);
+            source = source.precedence(answer.source);
         }
         (outcomes, source)
     }

@@ -76,8 +76,8 @@ impl<'p> PendingCheck<'p> {
             self.outcomes = self.cells.asks.iter().map(|cell| deny_cache.last_seen(cell, now)).collect();
         }
         let away = &self.without_replaced(away)[..];
-        if let Some(source) = away.iter().map(|place| self.policy_at(*place)).reduce(Source::or_weaker) {
-            self.source = self.source.or_weaker(source);
+        if let Some(source) = away.iter().map(|place| self.policy_at(*place)).reduce(Source::precedence) {
+            self.source = self.source.precedence(source);
             if self.cause == Cause::Failure {
                 observer.fell_back(source);
             }

@@ -153,7 +153,7 @@ impl<'p> PendingCheck<'p> {
             claims.sent();
             return Begun::AskStore(self);
         }
-        self.source = local.iter().fold(Source::None, |source, own| source.or_weaker(own.reason.source()));
+        self.source = local.iter().fold(Source::None, |source, own| source.precedence(own.reason.source()));
         match self.hold(local, &away, now) {
             Ok(held) if self.store.is_empty() => {
                 held.keep();
@@ -246,7 +246,7 @@ impl<'p> PendingCheck<'p> {
         }
         let held = self.held.take();
         if passes {
-            self.source = self.source.or_weaker(stored.source);
+            self.source = self.source.precedence(stored.source);
             held.into_iter().for_each(LocalHold::keep);
         } else {
             self.source = stored.source;

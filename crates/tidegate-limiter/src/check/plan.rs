@@ -295,7 +295,7 @@ impl<'p> Plan<'p> {
             Coordination::Approximate { .. } | Coordination::Eventual { .. } => Source::Approximate,
             Coordination::Local => Source::Local,
         });
-        sources.fold(Source::None, Source::or_weaker)
+        sources.fold(Source::None, Source::precedence)
     }
 
     /// Keeps only the ban: a flood of banned requests must not reach the store.

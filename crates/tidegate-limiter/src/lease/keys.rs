@@ -4,9 +4,8 @@
 //! it. A node that starts without its store signs with its own secret until the store answers, and keeps accepting what it
 //! signed with it.
 
-use std::hash::{BuildHasher, RandomState};
-
 use arc_swap::ArcSwap;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidegate_core::Micros;
@@ -37,12 +36,11 @@ pub(crate) type Signature = [u8; 16];
 impl LeaseKeys {
     /// The key from an operator's `secret`; without one, an unpredictable key.
     pub(crate) fn new(secret: Option<&[u8]>) -> Self {
-        // Each `RandomState` is seeded by the system; the hash spreads that over the key.
-        let random =
-            || (0..8_u64).flat_map(|number| RandomState::new().hash_one(number).to_le_bytes()).collect();
-        let seed: Vec<u8> = secret.map_or_else(random, |secret| [b"tidegate leases ", secret].concat());
-        let known =
-            ArcSwap::from_pointee(SigningKeys { signing: Sha256::digest(&seed).into(), earlier: None });
+        let signing = match secret {
+            Some(secret) => Sha256::digest([b"tidegate leases ", secret].concat()).into(),
+            None => tidegate_store::random_bytes(),
+        };
+        let known = ArcSwap::from_pointee(SigningKeys { signing, earlier: None });
         LeaseKeys { known, is_given: secret.is_some() }
     }
 
@@ -78,19 +76,12 @@ impl LeaseKeys {
     }
 }
 
-/// HMAC-SHA-256 (RFC 2104), truncated to its first half.
+/// HMAC-SHA-256, truncated to its first half.
 fn sign(key: &Key, message: &[u8]) -> Signature {
-    const BLOCK: usize = 64;
-    let padded = |with: u8| {
-        let mut block = [with; BLOCK];
-        block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
-        block
-    };
-    let inner = Sha256::new().chain_update(padded(0x36)).chain_update(message).finalize();
-    let whole = Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize();
-    let mut signature = Signature::default();
-    signature.copy_from_slice(&whole[..size_of::<Signature>()]);
-    signature
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(message);
+    let whole = mac.finalize().into_bytes();
+    *whole.first_chunk().expect("32 bytes have a first half")
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_the_turn_taken_does_not_end_it() {
+    fn a_settlement_that_is_under_way_is_not_ended_by_another() {
         let settling = Settling::default();
         let turn = settling.turn();
         assert!(turn.is_some());

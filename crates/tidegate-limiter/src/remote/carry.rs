@@ -54,7 +54,7 @@ async fn drive(mut slot: CallSlot) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallEnd {
     /// The store answered, or is overloaded.
-    Answered,
+    NotFailed,
     /// It failed at once: the next call may succeed.
     Failed,
     /// No answer before every request had stopped waiting.
@@ -175,7 +175,7 @@ impl Remote {
         let id = &slot.id;
         let items: Vec<&Item> = slot.items.iter().filter(|item| !item.waiters.is_empty()).collect();
         if items.is_empty() {
-            return CallEnd::Answered;
+            return CallEnd::NotFailed;
         }
         let spends: Vec<SmallVec<[Spend<'_>; 1]>> =
             items.iter().map(|item| item.asks.iter().map(KeptAsk::spend).collect()).collect();
@@ -393,14 +393,14 @@ impl Remote {
                 }
                 self.answers_again(*node);
             }
-            return CallEnd::Answered;
+            return CallEnd::NotFailed;
         };
         if error.is_late() {
             let waited = self.lag.waited(sent, uptime);
             self.still_to_answer(nodes).for_each(|way| way.took(waited));
             nodes.iter().for_each(|node| self.was_late(*node));
             if !self.is_away(nodes) {
-                return CallEnd::Answered;
+                return CallEnd::NotFailed;
             }
             self.observer.store_failed(error);
             return CallEnd::Silence;

@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_http::answer;
+use tidegate_http::headers::MOST_HEADERS;
 use tidegate_limiter::{
     CheckRequest, Decision, DescriptorAsk, RefundError, Report, SpentAt, TraceContext, Transport,
 };
@@ -153,7 +154,7 @@ impl HttpState {
         entries: Option<&[(&str, &[u8])]>,
         began: Timestamp,
     ) -> KeptAnswer {
-        let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
+        let mut headers = HeaderMap::with_capacity(MOST_HEADERS + 1);
         headers.insert(CONTENT_TYPE, JSON);
         self.service.write_headers(decision, self.service.settings.headers, began, &mut headers);
         let lease = decision.lease.as_ref().map(ToString::to_string);
@@ -203,8 +204,6 @@ impl HttpState {
     }
 }
 
-/// The most headers of a decision: a map that has to grow is filled twice.
-const MOST_HEADERS: usize = 8;
 /// Enough for a decision without a lease, so that the buffer does not move.
 const USUAL_BODY_BYTES: usize = 256;
 

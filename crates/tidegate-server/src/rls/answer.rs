@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use http::HeaderName;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_limiter::{Decision, DescriptorDecision, LimitReport, Report};
 use tidegate_rules::Rule;
 
 use super::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
-use crate::headers::{HeaderSet, HeaderSets, ResetForm};
+use crate::headers::{HeaderSet, HeaderSets, ResetForm, X_LIMIT, X_REMAINING, X_RESET};
 use crate::service::{OVERRIDE, RlsHeaderNames, Service, rule_name};
 
 /// The answer to a request that came at `began`: the whole `decision`, and each descriptor's outcome with its index in the
@@ -52,9 +53,9 @@ fn named_headers(
     let mut headers = http::HeaderMap::new();
     let sets = HeaderSets::from_iter([HeaderSet::XRatelimit]).with_reset(ResetForm::Delta);
     service.write_headers(decision, sets, began, &mut headers);
-    let ours = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+    let ours = [X_LIMIT, X_REMAINING, X_RESET];
     let theirs = [&names.limit, &names.remaining, &names.reset];
-    let named = |(ours, theirs): (&str, _)| Some(header_value((theirs, headers.get(ours)?)));
+    let named = |(ours, theirs): (HeaderName, _)| Some(header_value((theirs, headers.get(ours)?)));
     ours.into_iter().zip(theirs).filter_map(named).collect()
 }
 
@@ -138,7 +139,7 @@ pub(crate) fn unit_of_window(window: Option<Micros>) -> (Unit, u32) {
     (*unit, narrow(window / (seconds * 1_000_000)))
 }
 
-fn header_value((name, value): (&http::HeaderName, &http::HeaderValue)) -> HeaderValue {
+fn header_value((name, value): (&HeaderName, &http::HeaderValue)) -> HeaderValue {
     HeaderValue {
         key: name.as_str().to_owned(),
         value: String::from_utf8_lossy(value.as_bytes()).into_owned(),

@@ -15,7 +15,6 @@ mod records;
 mod shard;
 mod table;
 
-use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -134,13 +133,12 @@ impl<C: Clock> MemoryStore<C> {
         let shards = (config.max_cells / CELLS_PER_SHARD).clamp(1, 4_096);
         let heap =
             Heap { bytes: AtomicUsize::new(0), most_bytes: config.max_log_bytes, hand: AtomicUsize::new(0) };
-        let random = RandomState::new();
         MemoryStore {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
             cells_per_shard: config.max_cells.div_ceil(shards),
             heap,
             records: Mutex::default(),
-            hash_keys: [random.hash_one(0), random.hash_one(1)],
+            hash_keys: crate::random_hash_keys(),
             clock,
         }
     }

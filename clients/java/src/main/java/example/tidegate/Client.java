@@ -199,7 +199,7 @@ public final class Client {
         }, Decision::ofFailure, payload.containsKey("request_id")));
     }
 
-    /** Decides several requests in one call, each by itself. */
+    /** Decides several requests in one call, each on its own. */
     public List<Decision> batch(List<Check> checks) {
         List<Map<String, Object>> payloads = checks.stream().map(this::payload).toList();
         boolean repeatable = payloads.stream().allMatch(payload -> payload.containsKey("request_id"));
