@@ -88,11 +88,7 @@ impl SlidingWindow {
         check_window(window)?;
         if limit > u64::from(u32::MAX) {
             let problem = format!("a sliding window counts up to {} hits, not {limit}", u32::MAX);
-            return Err(LimitError::new(
-                "limit",
-                problem,
-                "use a fixed_window or a token_bucket for more",
-            ));
+            return Err(LimitError::new("limit", problem, "use a fixed_window or a token_bucket for more"));
         }
         // A tick is one microsecond unless previous x ticks + current x ticks could leave the exact range.
         let most = u128::from(limit.max(1)) * u128::from(window.get());

@@ -260,11 +260,10 @@ mod tests {
         assert_eq!(own.unwritten().iter().map(sum).collect::<Vec<_>>(), [1, 1], "nothing was written");
         own.add(row(&[2]), at(60));
         let next = own.unwritten();
-        assert_eq!(next.iter().map(|one| (one.number, sum(one))).collect::<Vec<_>>(), [
-            (lost[0].number, 1),
-            (lost[0].number + 1, 2),
-            (lost[1].number, 3)
-        ]);
+        assert_eq!(
+            next.iter().map(|one| (one.number, sum(one))).collect::<Vec<_>>(),
+            [(lost[0].number, 1), (lost[0].number + 1, 2), (lost[1].number, 3)]
+        );
         own.written(&next);
         assert!(own.unwritten().is_empty());
     }
