@@ -242,3 +242,21 @@ fn what_cannot_be_paid_ahead_has_no_terms() {
     let terms = bucket(10, 100).prepaid().unwrap();
     assert_eq!((terms.limit.quota(), terms.held), (93, Some(Micros::from_millis(625))));
 }
+
+#[test]
+fn hits_that_are_held_too_long_cannot_be_spent_and_go_back_no_younger_than_they_are() {
+    let terms = bucket(10, 100).prepaid().unwrap();
+    let held = terms.held.unwrap();
+    let asked = Timestamp::from_micros(START_US);
+    let mut purse = Purse::new(TERM, asked);
+    let mut home = Cell::default();
+    let outcome = (0..50).map(|_| terms.limit.decide(&mut home, asked, Ask::hits(1))).last().unwrap();
+    purse.receive(asked, 50, &outcome, &terms);
+    let last = asked + held.saturating_sub(Micros::ONE);
+    assert!(purse.spend(last, 1), "in time");
+    assert!(!purse.spend(asked + held, 1), "late use is impossible");
+    purse.put_back(asked + held, 1);
+    assert_eq!(purse.left(asked + held), 0, "what comes back too late is lost");
+    let returned: Vec<Returned> = purse.returns(asked + held, Micros::from_millis(1));
+    assert_eq!(returned, [Returned { hits: 49, age: held + Micros::from_millis(1) }]);
+}

@@ -328,3 +328,27 @@ fn shares_whose_answers_were_lost_stay_lent_until_the_last_of_them_ends() {
     let _nothing = lender.expire(later);
     assert_eq!(lender.lent(), 100);
 }
+
+proptest! {
+    #[test]
+    fn what_is_wanted_and_unused_is_at_most_what_idle_holders_hold_and_nothing_once_their_shares_end(
+        capacity in 1_u64..1_000,
+        idle in prop::collection::vec(0_u64..400, 0..6),
+    ) {
+        let mut lender = Lender::new(Lending::Capacity, TERM, 8);
+        let now = Timestamp::from_micros(START_US);
+        let claim = |wants| Claim { holds: 0, used: 0, wants };
+        let held: u64 = idle
+            .iter()
+            .enumerate()
+            .map(|(holder, wants)| lender.renew(now, capacity, None, &holder, claim(*wants)).unwrap().0.ceiling)
+            .sum();
+        // They ask for nothing more, and one that wants everything comes.
+        let busy = lender.renew(now, capacity, None, &100, claim(capacity)).unwrap().0;
+        prop_assert!(capacity - busy.ceiling <= held, "{} of {capacity}, {held} held", busy.ceiling);
+        let later = now + TERM;
+        let _nothing = lender.expire(later);
+        let all = lender.renew(later, capacity, None, &100, Claim { holds: busy.serial, used: 0, wants: capacity });
+        prop_assert_eq!(all.unwrap().0.ceiling, capacity);
+    }
+}

@@ -86,7 +86,7 @@ impl Purses {
         if hits > ask.limit().quota() {
             return Funds::Enough;
         }
-        self.cells.look(ask.hash, |held, _| held.map_or(Funds::Unknown, |held| held.funds(hits, now)))
+        self.cells.look(ask.hash, |held, _| held.map_or(Funds::Unknown, |held| held.funds(ask, hits, now)))
     }
 
     /// Pays for `ask`; false if the purse has too little. Also whether more should be taken soon.
@@ -96,6 +96,7 @@ impl Purses {
             return (true, false);
         }
         let pay = |held: &mut Held| {
+            held.follow(ask);
             let is_paid = match hits {
                 0 => held.heard.is_some(),
                 _ => held.purse.spend(now, hits),
@@ -116,9 +117,7 @@ impl Purses {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let new = || Held::new(ask, terms, now);
         let wait = |held: &mut Held| {
-            if held.cell.limit() != ask.limit() {
-                held.follow(ask);
-            }
+            held.follow(ask);
             held.purse.wait_for(ask.spend.touch.ask.hits.get());
             !std::mem::replace(&mut held.is_asked, true)
         };
@@ -132,6 +131,7 @@ impl Purses {
             if !is_old || held.is_asked {
                 return false;
             }
+            held.follow(ask);
             held.purse.wait_for(ask.spend.touch.ask.hits.get());
             held.is_asked = true;
             true
@@ -147,23 +147,28 @@ impl Purses {
         })
     }
 
-    /// Home, asked at `asked`, charged `hits` and said `outcome` of the last that was asked for. Returns the cell, and how much of it
-    /// counts as spent.
+    /// Home, asked at `asked`, charged `hits` of `order` and said `outcome` of the last that was asked for. Returns the cell, and how
+    /// much of it counts as spent.
     pub(crate) fn received(
         &self,
-        hash: CellHash,
+        order: &Order,
         hits: u64,
         outcome: Outcome,
         (asked, now): (Timestamp, Timestamp),
     ) -> Option<(KeptCell, u64)> {
         self.taken.fetch_add(hits, Ordering::Relaxed);
-        self.cells.change(hash, |held| {
+        let receive = |held: &mut Held| {
             held.is_asked = false;
-            held.heard = Some((asked, now, outcome));
             held.purse.receive(asked, hits, &outcome, &held.terms);
+            // What was said of another number refuses nobody, and says nothing of what is spent of this one.
+            if held.lent.limit() != order.cell.limit() {
+                return None;
+            }
+            held.heard = Some((asked, now, outcome));
             let unspent = outcome.remaining.saturating_add(held.purse.left(now));
-            (held.cell.clone(), held.cell.limit().quota().saturating_sub(unspent))
-        })
+            Some((held.cell.clone(), held.cell.limit().quota().saturating_sub(unspent)))
+        };
+        self.cells.change(order.hash, receive).flatten()
     }
 
     /// Home did not answer.
@@ -256,21 +261,26 @@ impl Held {
         }
     }
 
-    /// The rule's number has changed. What was taken under the old one stays.
+    /// Goes by the number of `ask` from now on, if the rule's has changed: however busy the key is, and whether it was refused or not.
+    /// What was taken under the old one stays.
     fn follow(&mut self, ask: &CellAsk<'_>) {
+        if self.cell.limit() == ask.limit() {
+            return;
+        }
         if let Some(terms) = ask.limit().prepaid() {
             self.cell = ask.cell();
             self.lent = KeptCell::new(ask.hash, &ask.spend.cell, &terms.limit);
             self.terms = terms;
+            self.heard = None;
         }
     }
 
-    fn funds(&self, hits: u64, now: Timestamp) -> Funds {
+    fn funds(&self, ask: &CellAsk<'_>, hits: u64, now: Timestamp) -> Funds {
         let is_enough = if hits == 0 { self.heard.is_some() } else { self.purse.left(now) >= hits };
         match self.refusal(now) {
             _ if is_enough => Funds::Enough,
-            Some(refusal) => Funds::Refused(refusal),
-            None => Funds::Unknown,
+            Some(refusal) if self.cell.limit() == ask.limit() => Funds::Refused(refusal),
+            _ => Funds::Unknown,
         }
     }
 

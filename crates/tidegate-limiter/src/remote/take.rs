@@ -47,9 +47,14 @@ impl Remote {
         if !self.breakers.lets_pass(node, self.clock.now()) {
             return None;
         }
-        let is_first = self.local.purses.wait(ask, self.local.uptime())?;
         let (ticket, waiter) = Ticket::new(());
-        self.takes.0.lock().waiting.entry(ask.hash).or_default().push(ticket);
+        let is_first = {
+            // Under the lock in which waiters are woken: an answer that comes between the two would wake nobody.
+            let mut takes = self.takes.0.lock();
+            let is_first = self.local.purses.wait(ask, self.local.uptime())?;
+            takes.waiting.entry(ask.hash).or_default().push(ticket);
+            is_first
+        };
         if is_first {
             self.take_soon(ask.hash);
         }
@@ -146,7 +151,7 @@ impl Remote {
     fn taken(&self, (orders, granted): (Vec<Order>, Vec<(u64, Outcome)>), asked: Timestamp) {
         let now = self.local.uptime();
         for (order, (hits, outcome)) in orders.iter().zip(granted) {
-            let known = self.local.purses.received(order.hash, hits, outcome, (asked, now));
+            let known = self.local.purses.received(order, hits, outcome, (asked, now));
             if let Some((cell, spent)) = known {
                 let touch = Touch { limit: cell.limit(), ask: Ask::look(), group: Group::ENFORCED };
                 self.local.set(Spend { cell: cell.key(), touch }, spent);

@@ -16,6 +16,7 @@ mod names;
 mod over;
 mod overload;
 mod promises;
+mod region_changes;
 mod regions;
 mod replicated;
 mod shadow;
