@@ -299,6 +299,7 @@ impl Config {
         let directory = path.parent().unwrap_or(Path::new(""));
         config.rules.resolve_against(directory);
         config.store.tls.resolve_against(directory);
+        config.regions.resolve_against(directory);
         config.tls.resolve_against(directory);
         config.rls.xds.iter_mut().for_each(|xds| xds.resolve_against(directory));
         config.access.resolve_against(directory);
@@ -371,7 +372,7 @@ merged_by_field! {
 }
 
 impl Tls {
-    fn resolve_against(&mut self, directory: &Path) {
+    pub(super) fn resolve_against(&mut self, directory: &Path) {
         for path in [&mut self.ca, &mut self.certificate, &mut self.key].into_iter().flatten() {
             *path = directory.join(&*path);
         }

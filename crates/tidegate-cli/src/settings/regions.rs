@@ -1,11 +1,14 @@
 //! Several regions, each with a store of its own, and what is counted for all of them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tidegate_store_redis::{Credentials, TlsFiles};
 
+use super::config::{Sentinel, Tls};
 use super::store::StoreUrl;
 use super::values::{Secret, Span};
 use crate::failure::Failure;
@@ -14,9 +17,10 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Regions {
-    /// The store that counts for all regions, as `store.url` names one: the same in every region. Or a store for each domain, by
-    /// its name
-    pub(crate) home: Option<HomeUrls>,
+    /// The store that counts for all regions, as `store.url` names one: the same in every region. Or a map of its own `url`,
+    /// `password`, `tls` (`ca`, `certificate`, `key`) and `sentinel` (`user`, `password`): those of `store` are not used for it.
+    /// Or either of the two for each domain, by its name
+    pub(crate) home: Option<Homes>,
     /// How long a request waits for its home, where this node holds too few hits: 250ms by default
     pub(crate) ask_within: Option<Span>,
 }
@@ -24,11 +28,38 @@ pub(crate) struct Regions {
 /// One store for all domains, or one for each
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(crate) enum HomeUrls {
+pub(crate) enum Homes {
     /// One for all domains
-    All(Secret),
+    All(Home),
     /// One for each, by its name
-    ByDomain(BTreeMap<String, Secret>),
+    ByDomain(BTreeMap<String, Home>),
+}
+
+/// A store that counts for all regions: its address, or that and how to use it
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Home {
+    /// As `store.url` names one
+    Url(Secret),
+    /// With settings of its own
+    Store(HomeStore),
+}
+
+/// A store that counts for all regions
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HomeStore {
+    /// As `store.url` names one
+    url: Secret,
+    /// The password for the url's user
+    #[serde(default)]
+    password: Option<Secret>,
+    /// Files for TLS, where the url asks for it
+    #[serde(default)]
+    tls: Tls,
+    /// Credentials for the sentinels
+    #[serde(default)]
+    sentinel: Sentinel,
 }
 
 /// This region, and the homes of its rules for all regions.
@@ -43,6 +74,9 @@ pub(crate) struct RegionSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HomeSettings {
     pub(crate) url: StoreUrl,
+    /// Its own: nothing of the region's store is shown to it.
+    pub(crate) tls: TlsFiles,
+    pub(crate) sentinel: Credentials,
     /// None: all.
     pub(crate) domains: Vec<String>,
 }
@@ -53,6 +87,19 @@ const DEFAULT_ASK_WITHIN: Duration = Duration::from_millis(250);
 const LONGEST_ASK: Duration = Duration::from_secs(2);
 
 impl Regions {
+    pub(super) fn resolve_against(&mut self, directory: &Path) {
+        let all: Vec<&mut Home> = match &mut self.home {
+            None => Vec::new(),
+            Some(Homes::All(home)) => vec![home],
+            Some(Homes::ByDomain(homes)) => homes.values_mut().collect(),
+        };
+        for home in all {
+            if let Home::Store(store) = home {
+                store.tls.resolve_against(directory);
+            }
+        }
+    }
+
     pub(super) fn settings(self, region: Option<String>, own: &StoreUrl) -> Result<RegionSettings, Failure> {
         let ask_within = self.ask_within.map_or(DEFAULT_ASK_WITHIN, |Span(span)| span);
         let wrong_time = match ask_within {
@@ -81,24 +128,42 @@ impl Regions {
     }
 }
 
-fn homes(home: HomeUrls) -> Result<Vec<HomeSettings>, Failure> {
+fn homes(home: Homes) -> Result<Vec<HomeSettings>, Failure> {
     let mut homes: Vec<HomeSettings> = Vec::new();
-    let by_domain = match home {
-        HomeUrls::All(url) => vec![(None, url)],
-        HomeUrls::ByDomain(domains) => domains.into_iter().map(|(domain, url)| (Some(domain), url)).collect(),
+    let by_domain: Vec<(Option<String>, Home)> = match home {
+        Homes::All(home) => vec![(None, home)],
+        Homes::ByDomain(domains) => domains.into_iter().map(|(domain, home)| (Some(domain), home)).collect(),
     };
-    for (domain, url) in by_domain {
-        let url: StoreUrl = url.reveal().parse().map_err(|why: Failure| why.of_field("regions.home"))?;
+    for (domain, home) in by_domain {
+        let mut home = home.settings()?;
+        home.domains.extend(domain);
+        let is_same = |known: &&mut HomeSettings| {
+            (&known.url, &known.tls, &known.sentinel) == (&home.url, &home.tls, &home.sentinel)
+        };
+        match homes.iter_mut().find(is_same) {
+            Some(known) => known.domains.append(&mut home.domains),
+            None => homes.push(home),
+        }
+    }
+    Ok(homes)
+}
+
+impl Home {
+    /// What it says, without the domains that it is for.
+    fn settings(self) -> Result<HomeSettings, Failure> {
+        let HomeStore { url, password, tls, sentinel } = match self {
+            Home::Url(url) => {
+                HomeStore { url, password: None, tls: Tls::default(), sentinel: Sentinel::default() }
+            }
+            Home::Store(store) => store,
+        };
+        let url = StoreUrl::read(&url, password.as_ref(), ("regions.home", "regions.home.password"))?;
         if url == StoreUrl::Memory {
             return Err(Failure::new("regions.home: memory is of this node alone")
                 .hint("name a store that all regions reach, such as redis://host:port"));
         }
-        match homes.iter_mut().find(|known| known.url == url) {
-            Some(known) => known.domains.extend(domain),
-            None => homes.push(HomeSettings { url, domains: domain.into_iter().collect() }),
-        }
+        Ok(HomeSettings { url, tls: tls.files(), sentinel: sentinel.credentials(), domains: Vec::new() })
     }
-    Ok(homes)
 }
 
 #[cfg(test)]
@@ -122,6 +187,27 @@ mod tests {
     }
 
     #[test]
+    fn a_home_has_a_password_certificates_and_sentinels_of_its_own_or_none() {
+        let url = "{ url: 'redis://app@a', password: hunter2, tls: { ca: home.pem }, sentinel: { user: s, password: t } }";
+        for yaml in [
+            format!("home: {url}"),
+            format!("home: {{ api: {url}, web: {url}, billing: 'redis://app:x@a' }}"),
+        ] {
+            let homes = settings(&yaml, Some("eu-west")).unwrap().homes;
+            let of_api = homes.iter().find(|home| home.tls.ca.is_some()).unwrap();
+            let StoreUrl::Redis(url) = &of_api.url else { panic!("not redis") };
+            assert_eq!(url.credentials.password.as_deref(), Some("hunter2"));
+            assert_eq!(of_api.tls.ca.as_deref(), Some(Path::new("home.pem")));
+            assert_eq!(of_api.sentinel.password.as_deref(), Some("t"));
+            assert!(homes.iter().all(|home| home == of_api || home.sentinel == Credentials::default()));
+        }
+        let mut regions: Regions = serde_saphyr::from_str(&format!("home: {{ api: {url} }}")).unwrap();
+        regions.resolve_against(Path::new("/etc/tidegate"));
+        let homes = regions.settings(Some("r".to_owned()), &"redis://here".parse().unwrap()).unwrap().homes;
+        assert_eq!(homes[0].tls.ca.as_deref(), Some(Path::new("/etc/tidegate/home.pem")));
+    }
+
+    #[test]
     fn a_home_needs_a_region_and_a_store_that_all_reach() {
         for (yaml, region, problem) in [
             ("home: redis://a", None, "no name"),
@@ -132,6 +218,11 @@ mod tests {
             ("home: { api: redis//a }", Some("eu-west"), "regions.home: cannot read the store's url"),
             ("home: 'postgres://'", Some("eu-west"), "regions.home: cannot read the store's url"),
             ("home: redis://a", Some(" "), "region: it is empty"),
+            (
+                "home: { url: 'redis://:other@a', password: hunter2 }",
+                Some("eu-west"),
+                "regions.home.password: the url has a password too",
+            ),
         ] {
             let failure = settings(yaml, region).unwrap_err();
             assert!(failure.contains(problem), "{failure}");

@@ -108,20 +108,15 @@ impl StoreSettings {
                     .hint("use a small number; 3 is the default")
             })
         });
-        let read = |url: &Secret| match &password {
-            Some(_) => with_room_for_a_password(url.reveal()).parse(),
-            None => url.reveal().parse(),
+        let url = match (&url, &password) {
+            (Some(url), password) => StoreUrl::read(url, password.as_ref(), ("", "store.password"))?,
+            (None, None) => StoreUrl::Memory,
+            (None, Some(password)) => StoreUrl::Memory.with_password(password, "store.password")?,
         };
-        let mut url: StoreUrl = url.as_ref().map_or(Ok(StoreUrl::Memory), read)?;
-        if let Some(password) = &password {
-            url.set_password(password.reveal())?;
-        }
         let read =
             |name, secret: Option<Secret>| secret.map(|secret| SharedSecret::new(name, &secret)).transpose();
         let lease_secret = read("lease_secret", lease_secret)?;
         let fleet_secret = read("fleet_secret", fleet_secret)?.or_else(|| lease_secret.clone());
-        let mut files = TlsFiles::default();
-        (files.ca, files.certificate, files.key) = (tls.ca, tls.certificate, tls.key);
         Ok(StoreSettings {
             url,
             required: required.is_some_and(|Switch(required)| required),
@@ -134,11 +129,8 @@ impl StoreSettings {
             remembered_cells: remembered_cells.map(|Count(cells)| cells),
             lease_secret,
             fleet_secret,
-            tls: files,
-            sentinel: Credentials {
-                user: sentinel.user,
-                password: sentinel.password.map(|password| password.reveal().to_owned()),
-            },
+            tls: tls.files(),
+            sentinel: sentinel.credentials(),
         })
     }
 }
@@ -162,31 +154,73 @@ impl StoreUrl {
         }
     }
 
-    /// Sets the password, which the url itself must not have.
-    fn set_password(&mut self, password: &str) -> Result<(), Failure> {
-        match self {
-            StoreUrl::Memory => Err(Failure::new("store.password: the memory store has none")
-                .hint("it is for redis://, its kin, and postgres://: is `store.url` set?")),
-            StoreUrl::Memcached(_) => Err(Failure::new("store.password: Memcached asks for no login")
-                .hint("let only trusted machines reach it")),
+    /// Reads an address, whose password may stand beside it. `fields` names the two in mistakes; the first may be empty.
+    pub(super) fn read(
+        url: &Secret,
+        password: Option<&Secret>,
+        fields: (&str, &str),
+    ) -> Result<Self, Failure> {
+        let read = match password {
+            Some(_) => with_room_for_a_password(url.reveal()).parse(),
+            None => url.reveal().parse(),
+        };
+        let of_field = |why: Failure| if fields.0.is_empty() { why } else { why.of_field(fields.0) };
+        let url: StoreUrl = read.map_err(of_field)?;
+        match password {
+            Some(password) => url.with_password(password, fields.1),
+            None => Ok(url),
+        }
+    }
+
+    /// With this password, which the url itself must not have.
+    fn with_password(mut self, password: &Secret, field: &str) -> Result<Self, Failure> {
+        let mistake =
+            |problem: &str, hint: &'static str| Err(Failure::new(format!("{field}: {problem}")).hint(hint));
+        let password = password.reveal();
+        match &mut self {
+            StoreUrl::Memory => mistake(
+                "the memory store has none",
+                "it is for redis://, its kin, and postgres://: is `store.url` set?",
+            ),
+            StoreUrl::Memcached(_) => {
+                mistake("Memcached asks for no login", "let only trusted machines reach it")
+            }
             #[cfg(feature = "dynamodb")]
-            StoreUrl::DynamoDb(_) => Err(Failure::new("store.password: DynamoDB has none")
-                .hint("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared file, the container or the instance give the key")),
+            StoreUrl::DynamoDb(_) => mistake(
+                "DynamoDB has none",
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared file, the container or the instance give the key",
+            ),
             StoreUrl::Postgres(url) if url.has_password() => {
-                Err(Failure::new("store.password: the url has a password too").hint("keep one of them"))
+                mistake("the url has a password too", "keep one of them")
             }
             StoreUrl::Postgres(url) => {
                 url.set_password(password);
-                Ok(())
+                Ok(self)
             }
             StoreUrl::Redis(url) if url.credentials.password.as_ref().is_some_and(|own| !own.is_empty()) => {
-                Err(Failure::new("store.password: the url has a password too").hint("keep one of them"))
+                mistake("the url has a password too", "keep one of them")
             }
             StoreUrl::Redis(url) => {
                 url.credentials.password = Some(password.to_owned());
-                Ok(())
+                Ok(self)
             }
         }
+    }
+}
+
+impl config::Tls {
+    /// As a connection uses them.
+    pub(super) fn files(self) -> TlsFiles {
+        let mut files = TlsFiles::default();
+        (files.ca, files.certificate, files.key) = (self.ca, self.certificate, self.key);
+        files
+    }
+}
+
+impl config::Sentinel {
+    pub(super) fn credentials(self) -> Credentials {
+        let password = self.password.map(|password| password.reveal().to_owned());
+        Credentials { user: self.user, password }
     }
 }
 

@@ -24,7 +24,10 @@ pub(super) fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Vec<Op
     let regions = &settings.regions;
     let open = |home: &HomeSettings| {
         let mut at_home = settings.clone();
+        // Credentials of the region's store are not shown to a store elsewhere.
         at_home.store.url = home.url.clone();
+        at_home.store.tls = home.tls.clone();
+        at_home.store.sentinel = home.sentinel.clone();
         at_home.store.timeout = Some(regions.ask_within);
         let prefix = at_home.store.key_prefix.as_deref().unwrap_or("tidegate");
         at_home.store.key_prefix = Some(format!("{prefix}{GLOBAL}"));
