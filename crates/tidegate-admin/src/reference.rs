@@ -10,8 +10,8 @@ use std::time::Duration;
 use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, DecisionLogConfig};
 use tidegate_limiter::{
-    BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RequestResult, RuleHits,
-    RuleResult, ShareStats, ShedStats, Source, StoreCall, Transport,
+    BreakerState, HomeStatus, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RequestResult,
+    RuleHits, RuleResult, ShareStats, ShedStats, Source, StoreCall, Transport,
 };
 use tidegate_metrics::{
     BusyRatio, CertificateEnd, Families, Family, FollowedFlags, KeyKinds, LentQuotas, ListenerConnections,
@@ -152,6 +152,12 @@ fn everything() -> Families {
         .with(WithheldLines::default)
         .with(|| FollowedFlags { known: vec![("FLAG".to_owned(), true)], answers: true })
         .with(|| Some(ShareStats::default()))
+        .with(|| {
+            let mut home = HomeStatus::default();
+            home.store = "HOME".to_owned();
+            (home.answered_ago, home.round_trip) = (Some(Micros::ZERO), Some(Micros::ZERO));
+            vec![home]
+        })
         .with(XdsCounts::default)
         .with(|| {
             let refused = ["streams", "buckets"].map(|what| (what, 0)).into();

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use arc_swap::ArcSwap;
-use tidegate_store::StoreError;
+use tidegate_core::Micros;
+use tidegate_store::{Clock as _, StoreError};
 
 use crate::config::{HomeConfig, RemoteConfig};
 use crate::deny_cache::DenyCache;
+use crate::health::{Health, NodeHealth};
 use crate::lease::keys::LeaseKeys;
 use crate::lifecycle::Lifecycle;
-use crate::local::LocalCells;
+use crate::local::{LocalCells, ShareStats};
 use crate::node_clock::NodeClock;
 use crate::observer::{BreakerState, Observer};
 use crate::remote::{Remote, RemoteParts, RequestNames};
@@ -38,6 +40,43 @@ pub(crate) fn path(
         observer: Arc::new(FarAway(observer.clone())),
         clock: clock.clone(),
     })
+}
+
+/// A store that counts for all regions, as this node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HomeStatus {
+    /// Its servers, as an operator knows them, with commas between.
+    pub store: String,
+    /// What this node holds of its limits.
+    pub shares: ShareStats,
+    /// How many nodes count there, of all regions.
+    pub fleet: u64,
+    /// How long ago it last answered a heartbeat, of which there is one a second; none: never.
+    pub answered_ago: Option<Micros>,
+    /// How long that answer took.
+    pub round_trip: Option<Micros>,
+    /// Why it is not used, if it is not.
+    pub failure: Option<String>,
+}
+
+impl HomeStatus {
+    pub(crate) fn of(home: &Arc<Remote>) -> Self {
+        let last = home.local.fleet.last_answer(home.clock.uptime());
+        let servers = NodeHealth::of_all(home).into_iter().map(|node| node.endpoint);
+        let failure = match Health::of(std::iter::once(home)) {
+            Health::Healthy => None,
+            Health::Degraded { reason } => Some(reason),
+        };
+        HomeStatus {
+            store: servers.collect::<Vec<_>>().join(","),
+            shares: home.local.purses.stats(),
+            fleet: home.local.fleet.size(),
+            answered_ago: last.map(|(ago, _)| ago),
+            round_trip: last.map(|(_, took)| took),
+            failure,
+        }
+    }
 }
 
 /// A task of a limiter.

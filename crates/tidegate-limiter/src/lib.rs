@@ -40,6 +40,7 @@ pub use check::Direct;
 pub use config::{HomeConfig, LimiterConfig, RemoteConfig};
 pub use decision::{Decision, DescriptorDecision, LimitReport, OVERRIDE, Report, ReportKind};
 pub use health::{Health, NodeHealth, RemoteStats};
+pub use home::HomeStatus;
 pub use idempotency::{Claim, ClaimError, FirstTime, RequestId};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;

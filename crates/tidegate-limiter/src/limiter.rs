@@ -19,7 +19,7 @@ use crate::config::LimiterConfig;
 use crate::decision::Decision;
 use crate::deny_cache::DenyCache;
 use crate::health::{Health, NodeHealth, RemoteStats};
-use crate::home;
+use crate::home::{self, HomeStatus};
 use crate::lease::LeaseIds;
 use crate::lifecycle::{End, Handle};
 use crate::local::LocalCells;
@@ -337,6 +337,18 @@ impl Limiter {
     pub fn shares(&self) -> Option<ShareStats> {
         let all = self.homes.iter().map(|home| home.local.purses.stats());
         all.reduce(ShareStats::plus)
+    }
+
+    /// The stores that count for all regions, as this node sees them.
+    #[must_use]
+    pub fn homes(&self) -> Vec<HomeStatus> {
+        self.homes.iter().map(HomeStatus::of).collect()
+    }
+
+    /// This limiter's ID in its fleet, and in those of its homes.
+    #[must_use]
+    pub fn member(&self) -> u64 {
+        self.local.fleet.member
     }
 
     /// Runs the background work of a limiter on a remote store: heartbeats, health probes, settling debts with a store that

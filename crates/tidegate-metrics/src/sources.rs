@@ -1,6 +1,6 @@
 //! The metrics of everything but the counters: the store, its nodes, connections, upstreams.
 
-use tidegate_limiter::{BreakerState, NodeHealth, RemoteStats, ShareStats, ShedStats};
+use tidegate_limiter::{BreakerState, HomeStatus, NodeHealth, RemoteStats, ShareStats, ShedStats};
 use tidegate_store::MemoryStats;
 
 use crate::family::{Families, Text};
@@ -45,6 +45,22 @@ impl Describe for Option<ShareStats> {
         families.counter("share_hits_returned", help, shares.returned);
         let help = "Requests that waited for the home store, because this node held too few hits.";
         families.counter("share_waits", help, shares.waits);
+    }
+}
+
+impl Describe for Vec<HomeStatus> {
+    fn describe(&self, families: &mut Families) {
+        if self.is_empty() {
+            return;
+        }
+        let seconds = |span: tidegate_core::Micros| span.get() as f64 / 1e6;
+        let each = |of: fn(&HomeStatus) -> Option<tidegate_core::Micros>| {
+            self.iter().filter_map(move |home| Some((home.store.clone(), seconds(of(home)?))))
+        };
+        let help = "How long ago a home store last answered a heartbeat, of which there is one a second.";
+        families.gauges_by("home", ("home_answered_seconds_ago", help), each(|home| home.answered_ago));
+        let help = "How long that answer took: a round trip to the home store.";
+        families.gauges_by("home", ("home_round_trip_seconds", help), each(|home| home.round_trip));
     }
 }
 

@@ -60,9 +60,18 @@ pub(crate) async fn nodes(State(control): State<Arc<ControlPlane>>) -> Answer<Js
             warnings.push(format!("nodes use different {what}: they do not count together"));
         }
     }
-    for shards in (control.probes.other_shards)() {
-        warnings
-            .push(format!("some nodes use the shards {shards}: they do not count together with this one"));
+    warnings.extend((control.probes.apart)());
+    let homes = |note: &NodeStatus| note.homes.iter().map(|home| home.store.clone()).collect::<Vec<_>>();
+    // One that does not report them is of an earlier release.
+    let mut with_homes = alive.iter().filter(|note| !note.homes.is_empty());
+    if let Some(first) = with_homes.next()
+        && with_homes.any(|note| homes(note) != homes(first))
+    {
+        warnings.push(
+            "nodes use different homes: they do not count together what is for all regions; set the same \
+             `regions.home` on all"
+                .to_owned(),
+        );
     }
     let runs_it =
         |note: &NodeStatus| (note.version, note.overrides) == (version, overrides) && note.error.is_none();
@@ -226,25 +235,4 @@ pub(crate) async fn audit(
         })
         .collect();
     Ok(Json(json!({ "entries": entries, "next": next, "actions": AUDIT_ACTIONS })))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn note(name: &str, version: u64, rules: &str) -> NodeStatus {
-        NodeStatus { name: name.to_owned(), version, rules: rules.to_owned(), ..NodeStatus::default() }
-    }
-
-    #[test]
-    fn only_nodes_with_other_rules_under_one_version_are_named() {
-        let (a, b) = (note("a", 7, "digest of 7"), note("b", 7, "digest of other files"));
-        assert_eq!(who_runs_other_rules(&[a.clone(), note("c", 7, "digest of 7"), b]), Some(("a", "b")));
-        // An autopilot has published, and not every node has it yet.
-        assert_eq!(who_runs_other_rules(&[a.clone(), note("b", 8, "digest of 8")]), None);
-        // A node of an earlier release says nothing of its rules, and another release digests them otherwise.
-        assert_eq!(who_runs_other_rules(&[a.clone(), note("b", 7, "")]), None);
-        let newer = NodeStatus { release: "2".to_owned(), ..note("b", 7, "another digest of 7") };
-        assert_eq!(who_runs_other_rules(&[a, newer]), None);
-    }
 }

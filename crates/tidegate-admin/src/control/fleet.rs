@@ -15,7 +15,9 @@ use std::ops::RangeInclusive;
 use std::pin::Pin;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use tidegate_core::Micros;
 use tidegate_fleet::{PublishedRevision, StoredQuestion};
+use tidegate_limiter::HomeStatus;
 use tidegate_rulestore::{Document, KeyOverride, Marks, OverrideChange, Revision};
 use tidegate_telemetry::alerts::Signals;
 use tokio::sync::watch;
@@ -111,6 +113,41 @@ impl ChangesSince {
     }
 }
 
+/// A home of rules for all regions, as a node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HomeNote {
+    /// Its name.
+    pub store: String,
+    /// The counters of which the node holds hits, or did lately.
+    pub share_keys: u64,
+    /// The hits that it holds of them: its shares.
+    pub share_hits: u64,
+    /// How many nodes count there, of all regions.
+    pub fleet: u64,
+    /// How long ago it last answered this node, which asks once a second; none: never.
+    pub answered_ms_ago: Option<u64>,
+    /// How long that answer took.
+    pub round_trip_ms: Option<u64>,
+    /// Why it is not used, if it is not.
+    pub error: Option<String>,
+}
+
+impl From<HomeStatus> for HomeNote {
+    fn from(home: HomeStatus) -> Self {
+        let ms = |span: Micros| span.get() / 1_000;
+        HomeNote {
+            store: home.store,
+            share_keys: home.shares.purses,
+            share_hits: home.shares.hits,
+            fleet: home.fleet,
+            answered_ms_ago: home.answered_ago.map(ms),
+            round_trip_ms: home.round_trip.map(ms),
+            error: home.failure,
+        }
+    }
+}
+
 /// What a node announces about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -150,6 +187,9 @@ pub struct NodeStatus {
     /// Its region, if it is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
+    /// The stores that count for all regions, as it sees them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub homes: Vec<HomeNote>,
     /// The newest format that it reads; 0 if unknown.
     pub format: u32,
     /// The input for alerts, if it watches; also `None` if another release gives it another meaning.

@@ -97,8 +97,8 @@ pub struct ControlConfig {
     pub region: Option<String>,
     /// Returns the current size of the store.
     pub usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
-    /// Returns the shard lists of other nodes that differ from this node's.
-    pub other_shards: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// Returns what keeps nodes from counting together, as far as the store and the homes show it.
+    pub apart: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Returns how busy the workers are, from 0 to 1.
     pub busy: Arc<dyn Fn() -> f64 + Send + Sync>,
 }
@@ -140,7 +140,7 @@ pub(crate) struct NodeIdentity {
 /// What is asked of other parts of the process.
 pub(crate) struct Probes {
     pub(crate) usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
-    pub(crate) other_shards: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    pub(crate) apart: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
 }
 
@@ -196,7 +196,7 @@ impl ControlPlane {
             fleet,
             clock,
             identity,
-            probes: Probes { usage: config.usage, other_shards: config.other_shards, busy: config.busy },
+            probes: Probes { usage: config.usage, apart: config.apart, busy: config.busy },
             access: Access {
                 tokens: config.tokens,
                 admin_tokens: config.admin_tokens,

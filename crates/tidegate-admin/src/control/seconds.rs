@@ -37,6 +37,7 @@ impl ControlPlane {
             health,
             layout: self.identity.layout.clone(),
             region: self.identity.region.clone(),
+            homes: self.limiter.homes().into_iter().map(Into::into).collect(),
             signals: self.alerts.signals.lock().clone(),
             clock_us: self.clock.now().as_micros(),
             serial: 0,

@@ -515,3 +515,37 @@ fn rules_for_all_regions_are_not_published_where_they_have_no_home() {
     assert!(refused.text().contains("the domain `api` has no home"), "{}", refused.text());
     assert_eq!((node.limit(), &node.get("/rules")["version"]), (Some(100), &json!(1)));
 }
+
+#[test]
+fn a_node_shows_its_home_and_two_regions_of_one_name_are_found() {
+    let (stores, home) = ([Redis::start(), Redis::start()], Redis::start());
+    let start = |place: usize, name: &str| {
+        Node::start(&format!(
+            "store: {{ url: '{}' }}\nregion: same\nregions: {{ home: '{}' }}\nadmin: {{ node: {name}, database: none }}",
+            stores[place].url(),
+            home.url()
+        ))
+    };
+    let [one, two] = [start(0, "one"), start(0, "two")];
+    let homes = |node: &Node| node.get("/nodes")["nodes"][0]["homes"][0].clone();
+    eventually("both count at home", PATIENCE, || homes(&one)["fleet"] == 2 && homes(&two)["fleet"] == 2);
+    let home_of_one = homes(&one);
+    assert_eq!(home_of_one["store"], json!(home.addr().to_string()), "{home_of_one}");
+    assert!(home_of_one["answered_ms_ago"].as_u64().is_some_and(|ago| ago < 20_000), "{home_of_one}");
+    assert_eq!(
+        (&home_of_one["share_hits"], &home_of_one["error"]),
+        (&json!(0), &json!(null)),
+        "{home_of_one}"
+    );
+
+    let other = start(1, "other");
+    let says = |node: &Node, name: &str| {
+        let warnings = node.get("/nodes")["warnings"].to_string();
+        warnings.contains("two regions are called `same`") && warnings.contains(name)
+    };
+    eventually("each side hears of the other", PATIENCE, || {
+        says(&one, "other") && says(&two, "other") && says(&other, "one, two")
+    });
+    assert!(one.server.stderr().contains("two regions are called `same`"));
+    assert!(!one.get("/nodes")["warnings"].to_string().contains("two say"), "its own nodes are not meant");
+}

@@ -23,6 +23,8 @@ pub(crate) struct Fleet {
     settled: AtomicBool,
     /// Why the store did not take the last heartbeat.
     unheard: Mutex<Option<String>>,
+    /// The uptime at which the store answered the last heartbeat that it took, and how long that took.
+    answered: Mutex<Option<(Micros, Micros)>>,
 }
 
 impl Fleet {
@@ -35,6 +37,7 @@ impl Fleet {
             settling: Mutex::new(None),
             settled: AtomicBool::new(false),
             unheard: Mutex::new(None),
+            answered: Mutex::new(None),
         }
     }
 
@@ -58,6 +61,17 @@ impl Fleet {
             self.settled.store(true, Ordering::Relaxed);
         }
         *self.unheard.lock() = None;
+    }
+
+    /// Its answer came at this `uptime`, after it `took` so long.
+    pub(crate) fn answered(&self, uptime: Micros, took: Micros) {
+        *self.answered.lock() = Some((uptime, took));
+    }
+
+    /// How long before `uptime` the store last answered, and how long that took.
+    pub(crate) fn last_answer(&self, uptime: Micros) -> Option<(Micros, Micros)> {
+        let answered = *self.answered.lock();
+        answered.map(|(at, took)| (uptime.saturating_sub(at), took))
     }
 
     /// The store did not take a heartbeat. The count stays as it was. True if it took the previous one.

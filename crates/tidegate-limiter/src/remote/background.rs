@@ -78,7 +78,7 @@ impl Remote {
 
     /// Sends a heartbeat, and learns the number of live limiters.
     async fn beat(&self) {
-        let sent = self.clock.now();
+        let (sent, began) = (self.clock.now(), self.clock.uptime());
         self.local.fleet.joined.store(true, Ordering::Relaxed);
         let heartbeat = self.store.heartbeat(self.local.fleet.member, MEMBER_TTL).answer();
         let answer = self.attend(self.timeout, heartbeat).await;
@@ -86,6 +86,8 @@ impl Remote {
         match answer.unwrap_or_else(|| Err(self.timed_out(&[0], self.timeout))) {
             Ok(size) => {
                 self.local.fleet.heard(size, self.clock.now());
+                let uptime = self.clock.uptime();
+                self.local.fleet.answered(uptime, uptime.saturating_sub(began));
                 self.observer.fleet_counted(self.local.fleet.size());
             }
             // Overloaded: no fault is known, and the next heartbeat comes long before the fleet drops this limiter.

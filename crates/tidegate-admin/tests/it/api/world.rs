@@ -127,7 +127,7 @@ impl Node {
             layout: "1".into(),
             region: Some("here".into()),
             usage: Arc::new(StoreUsage::default),
-            other_shards: Arc::new(Vec::new),
+            apart: Arc::new(Vec::new),
             busy: Arc::new(|| 0.0),
         };
         let admin = Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -5,7 +5,7 @@
 
 use std::io::{self, IsTerminal as _, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tidegate_access::TokenSource;
@@ -19,6 +19,7 @@ use tidegate_store_redis::KEY_LAYOUT;
 
 use super::backend::Backend;
 use super::busy::BusyRatio;
+use super::region_names::NameWarnings;
 use super::store_fleet::StoreFleet;
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, STARTER};
@@ -139,11 +140,12 @@ pub(super) struct ControlParts<'p> {
     pub(super) fleet: Option<&'p Arc<StoreFleet>>,
     pub(super) admin_tokens: Option<&'p Arc<TokenSource>>,
     pub(super) clock: &'p Arc<dyn Clock>,
+    pub(super) region_names: &'p NameWarnings,
 }
 
 pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<ControlPlane> {
     let (backend, busy) = (parts.backend.clone(), parts.busy.clone());
-    let shards = parts.backend.clone();
+    let (shards, names) = (parts.backend.clone(), parts.region_names.clone());
     let fleet: Arc<dyn Fleet> = match parts.fleet {
         Some(fleet) => fleet.clone(),
         None => Arc::new(Alone::default()),
@@ -164,7 +166,13 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
         layout: KEY_LAYOUT.to_owned(),
         region: settings.regions.name.clone(),
         usage: Arc::new(move || backend.usage()),
-        other_shards: Arc::new(move || shards.other_shards()),
+        apart: Arc::new(move || {
+            let of = |shards: String| {
+                format!("some nodes use the shards {shards}: they do not count together with this one")
+            };
+            let names = names.read().unwrap_or_else(PoisonError::into_inner);
+            shards.other_shards().into_iter().map(of).chain(names.iter().cloned()).collect()
+        }),
         busy: Arc::new(move || busy.ratio()),
     })
 }

@@ -20,6 +20,7 @@ mod notify;
 mod open_files;
 mod open_listeners;
 mod outgoing;
+mod region_names;
 mod regions;
 mod registry;
 mod reloader;
@@ -66,6 +67,7 @@ use lender::QuotaLender;
 use log_observer::LogObserver;
 use notify::Supervisor;
 use outgoing::Outgoing;
+use region_names::{NameWarnings, RegionNames};
 use reloader::Reloader;
 use secrets::Reloads;
 use signals::{Hangups, StopSignals};
@@ -151,6 +153,7 @@ async fn serve(
     warn_of_open_store(&settings.store);
     let fleet = backend.fleet().map(|store| StoreFleet::new(store, clock.clone(), seal));
     let admin_tokens = settings.admin_tokens.load("admin.tokens")?;
+    let region_names = NameWarnings::default();
     let parts = ControlParts {
         limiter: &limiter,
         metrics: &metrics,
@@ -162,6 +165,7 @@ async fn serve(
         fleet: fleet.as_ref(),
         admin_tokens: admin_tokens.as_ref(),
         clock: &clock,
+        region_names: &region_names,
     };
     let control = control_plane::control(&settings, &parts);
     let files = begin_with.files.len();
@@ -253,6 +257,9 @@ async fn serve(
         }
     });
     identities.into_iter().for_each(|identity| drop(background.spawn(jwks::keep_fresh(identity))));
+    let region = (settings.regions.name.as_deref(), settings.control.node.as_str());
+    let names = RegionNames::new(region, limiter.member(), (&backend, &homes[..]), region_names);
+    names.into_iter().for_each(|names| drop(background.spawn(names.keep())));
     background.spawn(backend.keep());
     homes.into_iter().for_each(|home| drop(background.spawn(home.keep())));
     background.spawn(limiter.maintain());

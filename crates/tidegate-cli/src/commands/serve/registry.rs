@@ -49,11 +49,12 @@ pub(super) fn gather(
         }
         _ => {
             let (all, some) = (Arc::new(limiters), |limiters: &[Arc<Limiter>]| limiters[0].clone());
-            let (own, nodes, shares) = (some(&all), some(&all), some(&all));
+            let (own, nodes, shares, homes) = (some(&all), some(&all), some(&all), some(&all));
             registry
                 .with(move || own.remote_stats().unwrap_or_default().own)
                 .with(move || nodes.nodes())
                 .with(move || shares.shares())
+                .with(move || homes.homes())
                 .with(move || in_all(&all))
         }
     }
