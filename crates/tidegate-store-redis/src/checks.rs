@@ -172,6 +172,13 @@ fn finding(info: &str, settings: &ServerSettings) -> Finding {
     {
         warnings.push(format!("`hz {hz}` expires keys in pauses of up to 25 ms: use `hz 100`"));
     }
+    if is_active_active(info) {
+        warnings.push(
+            "it is part of an Active-Active database, where the last of two writes wins and the other's count is lost: use a \
+             store of its own for each region, and `regions.home` for what they count together"
+                .to_owned(),
+        );
+    }
     let number = |name: &str| field(name).and_then(|number| number.parse().ok()).unwrap_or_default();
     warnings.extend(settings.warnings(number("connected_slaves")));
     let (bytes, most_bytes) = (number("used_memory"), number("maxmemory"));
@@ -183,6 +190,11 @@ fn finding(info: &str, settings: &ServerSettings) -> Finding {
         most_bytes,
         evicted: number("evicted_keys"),
     }
+}
+
+/// Whether the server merges what others write: such databases tell of `crdt` in fields, or as a module.
+fn is_active_active(info: &str) -> bool {
+    info.lines().any(|line| line.starts_with("crdt") || line.starts_with("module:name=crdt"))
 }
 
 /// The sum of all lines such as `db0:keys=7,expires=7,avg_ttl=100`.
@@ -243,6 +255,17 @@ mod tests {
         assert_eq!(shown("redis_version:6.2.0\r\nmaxmemory_policy:noeviction\r\n"), "h:1: Redis 6.2.0");
         assert_eq!(shown("redis_version:7.2.4\r\nvalkey_version:8.1.0\r\n"), "h:1: Valkey 8.1.0");
         assert_eq!(shown("redis_version:10.0.1\r\n"), "h:1: Redis 10.0.1");
+    }
+
+    #[test]
+    fn a_database_that_merges_what_others_write_is_warned_about() {
+        let info = "redis_version:7.2.4\r\nmaxmemory_policy:noeviction\r\n";
+        for line in ["crdt_replica_id:1", "module:name=crdt,ver=100,api=1"] {
+            let told = shown(&format!("{info}{line}\r\n"));
+            assert!(told.contains("Active-Active") && told.contains("regions.home"), "{told}");
+        }
+        let search = "module:name=search,ver=20809,api=1\r\nrole:master\r\n";
+        assert_eq!(shown(&format!("{info}{search}")), "h:1: Redis 7.2.4");
     }
 
     #[test]
