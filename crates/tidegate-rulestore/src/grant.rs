@@ -18,9 +18,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// As text, which is another one for each.
-    #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Origin::Operator => String::new(),
             Origin::Token(id) => format!("{TOKEN}{id}"),

@@ -56,7 +56,10 @@ impl FaultProxy {
     pub fn start(server: SocketAddr) -> Self {
         let control = Arc::new(Control::default());
         let for_threads = Arc::clone(&control);
-        let acceptor = Acceptor::start(move |client| carry(&client, server, &for_threads));
+        let acceptor = Acceptor::start(move |client| {
+            let server = for_threads.setting().moved_to.unwrap_or(server);
+            carry(&client, server, &for_threads);
+        });
         Self { acceptor, control }
     }
 
@@ -93,6 +96,12 @@ impl FaultProxy {
         self.acceptor.close_all();
     }
 
+    /// Leads to another server from now on, as a name that was moved: open connections are closed.
+    pub fn lead_to(&self, server: SocketAddr) {
+        self.control.setting().moved_to = Some(server);
+        self.cut();
+    }
+
     /// How many connections were accepted so far.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -120,12 +129,13 @@ struct Setting {
     fault: Fault,
     /// Counts the calls of `set`, so that a cut counts its bytes from the last one.
     changes: u64,
+    moved_to: Option<SocketAddr>,
     closed: bool,
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { fault: Fault::None, changes: 0, closed: false }
+        Self { fault: Fault::None, changes: 0, moved_to: None, closed: false }
     }
 }
 
