@@ -85,6 +85,7 @@ impl Node {
             fleet: fleet.as_ref(),
             admin_tokens: None,
             clock: &clock,
+            region_names: &Arc::default(),
         };
         let control = control_plane::control(&settings, &parts);
         let alerts = settings.alerts.check().unwrap().unwrap();
