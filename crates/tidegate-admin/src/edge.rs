@@ -1,4 +1,4 @@
-//! What every request to the admin listener passes, whatever it asks for: the name it was sent to, the token for metrics, and
+//! What every request to the admin listener passes, whatever it asks for: the name it was sent to, the token for metrics and `/rlconfig`, and
 //! HSTS. The API has a guard of its own behind this.
 
 use std::net::{IpAddr, SocketAddr};
@@ -53,7 +53,7 @@ impl Edge {
         !self.is_loopback || is_own || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(&name))
     }
 
-    /// Metrics name servers and rules, so they take a token beyond loopback. Wrong ones are limited by address: the tokens
+    /// Metrics name servers and rules, and `/rlconfig` names rules, so they take a token beyond loopback. Wrong ones are limited by address: the tokens
     /// are those of the API.
     fn check_token(&self, request: &Request) -> Result<(), Refusal> {
         let Some(tokens) = self.tokens.as_ref().filter(|_| !self.is_loopback) else { return Ok(()) };
@@ -118,7 +118,7 @@ async fn pass(State(edge): State<Arc<Edge>>, request: Request, next: Next) -> Re
     let is_meant = is_probe || names.iter().all(|name| edge.answers_to(name));
     let checked = match request.uri().path() {
         _ if !is_meant => Err(Refusal::OtherHost),
-        "/metrics" => edge.check_token(&request),
+        "/metrics" | "/rlconfig" => edge.check_token(&request),
         _ => Ok(()),
     };
     let mut response = match checked {

@@ -105,7 +105,7 @@ impl Admin {
         self
     }
 
-    /// Requires one of these tokens for `/metrics` beyond loopback.
+    /// Requires one of these tokens for `/metrics` and `/rlconfig` beyond loopback.
     #[must_use]
     pub fn with_tokens(mut self, tokens: Option<Arc<TokenSource>>) -> Self {
         self.tokens = tokens;

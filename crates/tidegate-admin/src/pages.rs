@@ -29,7 +29,10 @@ pub(crate) fn router(registry: Arc<Registry>, control: Option<Arc<ControlPlane>>
         .fallback(not_found)
         .with_state(registry);
     match control {
-        Some(control) => api::router(control).merge(dashboard::router()).merge(pages),
+        Some(control) => {
+            let rlconfig = get(rlconfig).with_state(Arc::clone(&control));
+            api::router(control).merge(dashboard::router()).route("/rlconfig", rlconfig).merge(pages)
+        }
         None => pages.route("/", get(INDEX)),
     }
 }
@@ -43,6 +46,12 @@ async fn metrics(State(registry): State<Arc<Registry>>, headers: HeaderMap) -> i
     ([(CONTENT_TYPE, format.content_type())], text)
 }
 
+/// As envoyproxy/ratelimit lists its limits on its debug port.
+async fn rlconfig(State(control): State<Arc<ControlPlane>>) -> String {
+    let rules = control.limiter.snapshot();
+    at_low_priority(move || rules.rules().envoy_listing()).await
+}
+
 async fn not_found(uri: Uri) -> impl IntoResponse {
     let hint = if is_of_the_data_plane(uri.path()) {
         "this is the admin listener; `serve` prints the address of the HTTP one as `listening http`, by default 127.0.0.1:8080"
@@ -54,5 +63,5 @@ async fn not_found(uri: Uri) -> impl IntoResponse {
 
 /// Whether the HTTP listener answers this path.
 fn is_of_the_data_plane(path: &str) -> bool {
-    path.starts_with("/v1/") || matches!(path, "/json" | "/healthcheck" | "/rlconfig")
+    path.starts_with("/v1/") || matches!(path, "/json" | "/healthcheck")
 }

@@ -4,6 +4,7 @@
 //! field, a limit without a number) is accepted with a warning. Its settings for metrics are parsed and have no effect:
 //! callers' values never become labels here.
 
+pub(crate) mod listing;
 pub(crate) mod parse;
 
 use std::collections::HashMap;

@@ -42,6 +42,7 @@ mod yaml;
 
 pub use changes::RuleChanges;
 pub use diagnostics::{Colour, Diagnostic, Diagnostics, Severity};
+pub use envoy::listing::envoy_unit;
 pub use explain::{Explanation, LimitExplanation, RuleExplanation, RuleOutcome};
 pub use flags::{Flags, FollowedFlag};
 pub use into_rules::IntoRules;

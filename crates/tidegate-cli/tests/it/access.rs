@@ -175,17 +175,22 @@ fn an_admin_listener_beyond_loopback_is_refused_without_a_token_and_wants_it_wit
     let dir = tempfile::tempdir().unwrap();
     let refused = run_in(dir.path(), &["serve", "--admin", "0.0.0.0:0", "--http", "127.0.0.1:0"]);
     assert!(refused.contains("exit 1") && refused.contains("admin.tokens"), "{refused}");
-    fs::write(dir.path().join("tidegate.yaml"), format!("admin: {{ tokens: [{TOKEN}] }}")).unwrap();
-    let config = dir.path().join("tidegate.yaml");
+    let (config, rules) = (dir.path().join("tidegate.yaml"), dir.path().join("rules.yaml"));
+    fs::write(&config, format!("admin: {{ tokens: [{TOKEN}] }}\nrules: {{ paths: [rules.yaml] }}")).unwrap();
+    fs::write(rules, "{ domain: api, rules: [{ name: a, limits: [7/s] }] }").unwrap();
     let args = ["--config", config.to_str().unwrap(), "--admin", "0.0.0.0:0", "--http", "127.0.0.1:0"];
     let args = [&args[..], &["--grpc", "off", "--resp", "off"]].concat();
     let mut server = TidegateServer::start(BINARY, &args);
     let address = SocketAddr::from(([127, 0, 0, 1], server.addr("admin").port()));
-    assert_eq!(http::get(address, "/metrics").status, 401);
     assert_eq!(http::get(address, "/healthz").status, 200);
     let bearer = format!("Bearer {TOKEN}");
-    let metrics = http::request(address, "GET", "/metrics", &[("authorization", &bearer)], b"").unwrap();
-    assert_eq!(metrics.status, 200);
+    for (path, says) in
+        [("/metrics", "tidegate_build_info"), ("/rlconfig", "api.a: unit=SECOND requests_per_unit=7,")]
+    {
+        assert_eq!(http::get(address, path).status, 401, "{path}");
+        let answer = http::request(address, "GET", path, &[("authorization", &bearer)], b"").unwrap();
+        assert!(answer.status == 200 && answer.text().contains(says), "{path}: {}", answer.text());
+    }
 }
 
 #[test]

@@ -10,7 +10,6 @@ mod idempotency;
 mod leases;
 mod limitador;
 mod media;
-mod rlconfig;
 mod usage;
 mod utilization;
 
@@ -173,7 +172,7 @@ impl HttpCaller {
             "/healthcheck" if get => Ok(shared.healthcheck()),
             "/rlconfig" if get => {
                 let snapshot = shared.service.limiter.snapshot();
-                Ok(text(StatusCode::OK, rlconfig::text(snapshot.rules())))
+                Ok(text(StatusCode::OK, snapshot.rules().envoy_listing()))
             }
             "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
             "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew"

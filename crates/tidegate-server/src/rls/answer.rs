@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::HeaderName;
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::Timestamp;
 use tidegate_limiter::{Decision, DescriptorDecision, LimitReport, Report};
-use tidegate_rules::Rule;
+use tidegate_rules::{Rule, envoy_unit};
 
 use super::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 use crate::headers::{HeaderSet, HeaderSets, ResetForm, X_LIMIT, X_REMAINING, X_RESET};
@@ -117,26 +117,10 @@ fn limit_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
 
 /// The limit's window in Envoy's units.
 fn unit_of(limit: &LimitReport) -> RateLimit {
-    let (unit, times) = unit_of_window(limit.window);
-    RateLimit { unit: unit.into(), unit_multiplier: (times > 1).then_some(times), ..RateLimit::default() }
-}
-
-/// A window in Envoy's units: the largest that divides it, and how often.
-pub(crate) fn unit_of_window(window: Option<Micros>) -> (Unit, u32) {
-    const DAY: u64 = 86_400;
-    const UNITS: [(u64, Unit); 7] = [
-        (365 * DAY, Unit::Year),
-        (30 * DAY, Unit::Month),
-        (7 * DAY, Unit::Week),
-        (DAY, Unit::Day),
-        (3_600, Unit::Hour),
-        (60, Unit::Minute),
-        (1, Unit::Second),
-    ];
-    let window = window.map_or(0, Micros::get);
-    let fits = |(seconds, _): &&(u64, Unit)| window > 0 && window.is_multiple_of(seconds * 1_000_000);
-    let Some((seconds, unit)) = UNITS.iter().find(fits) else { return (Unit::Unknown, 1) };
-    (*unit, narrow(window / (seconds * 1_000_000)))
+    let (name, times) = envoy_unit(limit.window);
+    let unit = Unit::from_str_name(name).unwrap_or(Unit::Unknown);
+    let unit_multiplier = (times > 1).then_some(narrow(times));
+    RateLimit { unit: unit.into(), unit_multiplier, ..RateLimit::default() }
 }
 
 fn header_value((name, value): (&HeaderName, &http::HeaderValue)) -> HeaderValue {

@@ -21,7 +21,6 @@ pub use crate::generated::envoy::service::ratelimit::v3::{
     rate_limit_service_client, rate_limit_service_server,
 };
 pub use crate::generated::envoy::r#type::v3::RateLimitUnit;
-pub(crate) use answer::unit_of_window;
 pub(crate) use question::Mistake;
 
 use crate::service::Service;

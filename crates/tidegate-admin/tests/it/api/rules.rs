@@ -1,6 +1,7 @@
 //! Rules through the API: read, validated, published, compared, rolled back.
 
 use serde_json::{Value, json};
+use tidegate_testkit::http;
 
 use super::world::{CONFIGURED, Node, RULES};
 
@@ -170,4 +171,18 @@ fn a_number_published_as_the_hint_says_keeps_what_was_counted() {
     assert_eq!(node.ask("POST", "/rules/validate", &with_limit(kept)).json()["diagnostics"], json!([]));
     assert_eq!(node.publish(1, &RULES.replace("3/minute", kept)).json()["warnings"], json!([]));
     assert_eq!(node.passing("1", 300), 197);
+}
+
+#[test]
+fn rlconfig_lists_the_limits_as_envoyproxy_ratelimit_does_on_its_debug_port() {
+    let node = Node::with_files();
+    let answer = http::get(node.address, "/rlconfig");
+    let expected = "api.per-user: unit=MINUTE requests_per_unit=3, shadow_mode: false\n\
+                    api.everybody: unit=SECOND requests_per_unit=1000, shadow_mode: false\n";
+    assert_eq!((answer.status, answer.text().as_str()), (200, expected));
+    assert_eq!(http::request(node.address, "POST", "/rlconfig", &[], b"").unwrap().status, 405);
+    // A page of another site whose name leads here reads nothing.
+    let elsewhere =
+        http::request(node.address, "GET", "/rlconfig", &[("host", "evil.example")], b"").unwrap();
+    assert_eq!(elsewhere.status, 421);
 }
