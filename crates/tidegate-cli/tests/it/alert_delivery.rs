@@ -138,3 +138,24 @@ fn a_silence_ends_at_its_time_and_what_still_goes_on_is_told_then() {
     let silences = server.api("GET", "alerts/silences", "").json();
     assert_eq!(silences["silences"], json!([]), "what is over is not listed");
 }
+
+/// Structured mode of CloudEvents' HTTP binding: one event, which its content type names.
+#[test]
+fn webhook_for_cloudevents_gets_an_event_of_that_content_type() {
+    let webhook = Upstream::recording();
+    let (_server, _dir) = with_an_alert(&webhook, ", format: cloudevents, secret: s3cret");
+    eventually("it is delivered", LONG, || webhook.requests() >= 1);
+    let one = &webhook.received()[0];
+    assert_eq!(header(one, "content-type"), "application/cloudevents+json; charset=UTF-8");
+    let signature = header(one, "x-tidegate-signature");
+    assert_eq!(signature, openssl_signature(signature, "s3cret", &one.body));
+    let event: Value = serde_json::from_slice(&one.body).unwrap();
+    assert_eq!(
+        [&event["specversion"], &event["type"], &event["datacontenttype"]],
+        [&json!("1.0"), &json!("tidegate.alerts.v1"), &json!("application/json")]
+    );
+    assert_eq!(event["id"], header(one, "x-tidegate-delivery"));
+    assert!(event["source"].as_str().unwrap().starts_with("/tidegate/"), "{event}");
+    assert!(event["time"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok(), "{event}");
+    assert_eq!(event["data"]["alerts"][0]["kind"], "certificate_ends", "{event}");
+}

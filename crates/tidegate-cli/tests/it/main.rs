@@ -15,6 +15,7 @@ mod certificates;
 mod changed_numbers;
 mod check;
 mod closed_status;
+mod compatibility;
 mod control;
 mod control_cli;
 mod control_clock;
@@ -95,6 +96,7 @@ mod top_callers;
 mod validate;
 mod worst_numbers;
 mod xds;
+mod xds_tls;
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -391,10 +391,25 @@ fn metrics_and_sampled_traces_reach_an_otlp_receiver_over_tls_and_no_key_does() 
     assert_eq!(spans[0]["traceId"], "CvdlGRbNQ92ESOshHIAxnA==");
     assert_eq!(spans[0]["parentSpanId"], "t61rcWkgMzE=");
     assert_eq!(spans[0]["kind"], "SPAN_KIND_SERVER");
-    let attributes = spans[0]["attributes"].to_string();
-    for wanted in ["\"per-user\"", "\"http\"", "\"boolValue\":true", "\"store\""] {
-        assert!(attributes.contains(wanted), "{attributes}");
-    }
+    let attributes: BTreeMap<&str, &Value> = spans[0]["attributes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["key"].as_str().unwrap(), &one["value"]))
+        .collect();
+    let text = |text: &str| serde_json::json!({ "stringValue": text });
+    let expected = [
+        ("rate_limit.allowed", &serde_json::json!({ "boolValue": true })),
+        ("rate_limit.domain", &text("api")),
+        ("rate_limit.rule", &text("per-user")),
+        ("rate_limit.source", &text("store")),
+        ("rate_limit.transport", &text("http")),
+    ];
+    assert_eq!(attributes, BTreeMap::from(expected));
+    let guide = include_str!("../../../../docs/guides/monitoring.md");
+    let documented = guide.lines().filter(|line| line.starts_with("| `rate_limit.")).count();
+    assert_eq!(documented, attributes.len(), "docs/guides/monitoring.md lists each");
+    assert!(attributes.keys().all(|name| guide.contains(&format!("| `{name}` |"))), "{attributes:?}");
     let resource = message["resourceSpans"][0]["resource"].to_string();
     assert!(resource.contains("service.name") && resource.contains("\"tidegate\""), "{resource}");
 

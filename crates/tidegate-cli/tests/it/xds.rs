@@ -11,8 +11,10 @@ use prost::Message as _;
 use serde_json::Value;
 use tempfile::TempDir;
 use tidegate_testkit::{TidegateServer, eventually, http};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use crate::redis_world::{BINARY, PATIENCE};
 use crate::run_in;
@@ -20,7 +22,7 @@ use crate::run_in;
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Asked {
+pub(crate) struct Asked {
     #[prost(string, tag = "1")]
     version: String,
     #[prost(message, optional, tag = "2")]
@@ -34,13 +36,13 @@ struct Asked {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Node {
+pub(crate) struct Node {
     #[prost(string, tag = "1")]
     id: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Refusal {
+pub(crate) struct Refusal {
     #[prost(int32, tag = "1")]
     code: i32,
     #[prost(string, tag = "2")]
@@ -60,7 +62,7 @@ struct Answered {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Resource {
+pub(crate) struct Resource {
     #[prost(string, tag = "1")]
     type_url: String,
     #[prost(bytes = "vec", tag = "2")]
@@ -81,6 +83,8 @@ struct Config {
 struct Descriptor {
     #[prost(string, tag = "1")]
     key: String,
+    #[prost(string, tag = "2")]
+    value: String,
     #[prost(message, optional, tag = "3")]
     rate_limit: Option<Policy>,
 }
@@ -94,12 +98,25 @@ struct Policy {
 }
 
 /// The limits of one version: five a minute for each user, for example.
-fn limits(keys: &[&str], requests: u32) -> Vec<Resource> {
+pub(crate) fn limits(keys: &[&str], requests: u32) -> Vec<Resource> {
     let policy = Policy { unit: 2, requests };
-    let descriptor = |key: &&str| Descriptor { key: (*key).to_owned(), rate_limit: Some(policy.clone()) };
-    let descriptors = keys.iter().map(descriptor).collect();
+    let descriptor = |key: &&str| Descriptor {
+        key: (*key).to_owned(),
+        rate_limit: Some(policy.clone()),
+        ..Descriptor::default()
+    };
+    resources(keys.iter().map(descriptor).collect())
+}
+
+fn resources(descriptors: Vec<Descriptor>) -> Vec<Resource> {
     let config = Config { name: "gateway".into(), domain: "edge".into(), descriptors };
     vec![Resource { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() }]
+}
+
+/// A limit of this many requests a `unit`, for all who have this value.
+fn shared(value: &str, unit: i32, requests: u32) -> Descriptor {
+    let rate_limit = Some(Policy { unit, requests });
+    Descriptor { key: "shared".into(), value: value.into(), rate_limit }
 }
 
 /// What the server has now; a new generation ends all connections.
@@ -110,14 +127,19 @@ struct Snapshot {
     generation: u32,
 }
 
-struct Management {
-    address: SocketAddr,
+pub(crate) struct Management {
+    pub(crate) address: SocketAddr,
     snapshot: watch::Sender<Snapshot>,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Management {
     fn start(resources: Vec<Resource>) -> Self {
+        Management::over(None, resources)
+    }
+
+    /// One that speaks TLS, if this is given.
+    pub(crate) fn over(tls: Option<TlsAcceptor>, resources: Vec<Resource>) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -129,7 +151,15 @@ impl Management {
             runtime.block_on(async move {
                 let listener = TcpListener::from_std(listener).unwrap();
                 while let Ok((socket, _)) = listener.accept().await {
-                    tokio::spawn(connection(socket, seen.clone(), shared.clone()));
+                    let (seen, shared) = (seen.clone(), shared.clone());
+                    match tls.clone() {
+                        None => drop(tokio::spawn(connection(socket, seen, shared))),
+                        Some(tls) => drop(tokio::spawn(async move {
+                            // Whoever is not let in sees why.
+                            let Ok(stream) = tls.accept(socket).await else { return };
+                            connection(stream, seen, shared).await;
+                        })),
+                    }
                 }
             });
         });
@@ -147,12 +177,16 @@ impl Management {
         self.snapshot.send_modify(|now| now.generation += 1);
     }
 
-    fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
 }
 
-async fn connection(socket: TcpStream, seen: watch::Receiver<Snapshot>, asked: Arc<Mutex<Vec<Asked>>>) {
+async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: S,
+    seen: watch::Receiver<Snapshot>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+) {
     let generation = seen.borrow().generation;
     let mut ends = seen.clone();
     let Ok(mut connection) = h2::server::handshake(socket).await else { return };
@@ -231,10 +265,15 @@ fn framed(answer: &Answered) -> Bytes {
 }
 
 fn start(address: SocketAddr) -> (TidegateServer, TempDir) {
+    start_with(&format!("address: '{address}', node_id: test-eg"))
+}
+
+/// A server whose section `rls.xds` has these fields.
+pub(crate) fn start_with(fields: &str) -> (TidegateServer, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let config = format!(
         "listen: {{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }}\n\
-         drain: {{ delay: 0s }}\nrls: {{ xds: {{ address: '{address}', node_id: test-eg }} }}\n"
+         drain: {{ delay: 0s }}\nrls: {{ xds: {{ {fields} }} }}\n"
     );
     let file = dir.path().join("tidegate.yaml");
     fs::write(&file, config).unwrap();
@@ -242,7 +281,7 @@ fn start(address: SocketAddr) -> (TidegateServer, TempDir) {
 }
 
 /// The limit of a user, asked without spending.
-fn limit_of(server: &mut TidegateServer) -> Option<u64> {
+pub(crate) fn limit_of(server: &mut TidegateServer) -> Option<u64> {
     let body = "{\"domain\":\"edge\",\"attributes\":{\"user\":\"42\"},\"cost\":0}";
     let answer = http::post_json(server.addr("http"), "/v1/check", body);
     serde_json::from_str::<Value>(&answer.text()).ok()?["limit"].as_u64()
@@ -261,6 +300,32 @@ fn limits_from_xds_are_in_force_and_acknowledged() {
     assert_eq!(acknowledged.error, None);
     management.publish(limits(&["user"], 9));
     eventually("the new limit is in force", PATIENCE, || limit_of(&mut server) == Some(9));
+}
+
+/// Envoy Gateway admits at most 128 shared rules in a policy of its own; the message has no such limit.
+#[test]
+fn hundreds_of_shared_rules_with_every_unit_and_any_cost_are_in_force() {
+    // Second, minute, hour, day, month, year and week, as the message numbers them.
+    let mut descriptors: Vec<Descriptor> =
+        (0..300).map(|rule| shared(&format!("rule-{rule}"), rule % 7 + 1, 10)).collect();
+    descriptors.push(shared("jobs", 6, 100));
+    let management = Management::start(resources(descriptors));
+    let (mut server, _dir) = start(management.address);
+    let listing = http::get(server.addr("admin"), "/rlconfig").text();
+    assert_eq!(listing.lines().count(), 301, "{listing}");
+    for (rule, unit) in [(0, "SECOND"), (4, "MONTH"), (299, "YEAR"), (6, "WEEK")] {
+        let line = format!("edge.shared_rule-{rule}: unit={unit} requests_per_unit=10, shadow_mode: false");
+        assert!(listing.contains(&line), "{line}: {listing}");
+    }
+    // Of a hundred jobs a year: 60 at once, 60 more do not fit, and 40 do.
+    let mut spend = |hits: u32| {
+        let body = format!(
+            "{{\"domain\":\"edge\",\"hitsAddend\":{hits},\"descriptors\":[{{\"entries\":[{{\"key\":\"shared\",\"value\":\"jobs\"}}]}}]}}"
+        );
+        http::post_json(server.addr("http"), "/json", &body).status
+    };
+    assert_eq!(spend(60), 200);
+    assert_eq!(spend(60), 429);
 }
 
 #[test]

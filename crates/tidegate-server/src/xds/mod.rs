@@ -66,6 +66,12 @@ impl XdsClient {
         XdsClient { server, accepted: String::new() }
     }
 
+    /// Whether the server is asked over TLS.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.server.tls.is_some()
+    }
+
     /// Connects, and gives `take` all limits whenever the server sends them; what it refuses is refused to the server with
     /// its reason. Returns why the stream ended: call it again to continue after what was accepted last.
     pub async fn follow<F, T>(&mut self, mut take: F) -> Status
@@ -75,7 +81,7 @@ impl XdsClient {
     {
         match self.until_it_ends(&mut take).await {
             Ok(()) => Status::unavailable("the server ended the stream"),
-            Err(status) => status,
+            Err(status) => with_causes(&status),
         }
     }
 
@@ -84,11 +90,7 @@ impl XdsClient {
         F: FnMut(Vec<LimitFile>) -> T,
         T: Future<Output = Result<(), String>>,
     {
-        let unavailable = |error: tonic::transport::Error| {
-            let cause =
-                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            Status::unavailable(cause)
-        };
+        let unavailable = |error: tonic::transport::Error| Status::from_error(Box::new(error));
         let channel = self.server.connect().await.map_err(unavailable)?;
         let mut grpc = Grpc::new(channel).max_decoding_message_size(MOST_BYTES);
         grpc.ready().await.map_err(unavailable)?;
@@ -126,6 +128,21 @@ impl XdsClient {
             }),
         }
     }
+}
+
+/// The status with all its causes in its message: those of a failed TLS handshake are the innermost ones.
+fn with_causes(status: &Status) -> Status {
+    let mut message = status.message().to_owned();
+    let mut next = std::error::Error::source(status);
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        // The name of the layer says nothing of what failed.
+        if text != "transport error" && !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        next = cause.source();
+    }
+    Status::new(status.code(), message)
 }
 
 /// The limits in an answer.

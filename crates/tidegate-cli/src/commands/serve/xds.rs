@@ -72,6 +72,7 @@ impl XdsFollower {
             }
             tracing::warn!(
                 server,
+                hint = client.is_encrypted().then(|| hint(ended.message())).flatten(),
                 "the xDS server is unavailable, its last limits stay in force: {}",
                 ended.message()
             );
@@ -105,6 +106,18 @@ impl XdsFollower {
             }
         }
     }
+}
+
+/// What to check where TLS may have failed. In TLS 1.3 a server refuses a certificate only after the handshake, by closing the
+/// connection; its alert with the reason is often lost.
+fn hint(message: &str) -> Option<&'static str> {
+    if message.contains("invalid peer certificate") {
+        return Some("check `ca` and `server_name` under `rls.xds.tls`");
+    }
+    let is_closed = ["fatal alert", "connection closed", "broken pipe", "connection reset"];
+    is_closed.iter().any(|words| message.to_lowercase().contains(words)).then_some(
+        "if the server asks for a certificate, check `certificate` and `key` under `rls.xds.tls`: it may not accept yours",
+    )
 }
 
 /// Up to half as long again, so that a fleet does not come back in step.
