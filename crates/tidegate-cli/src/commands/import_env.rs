@@ -133,8 +133,8 @@ const VARIABLES: &[(&str, Fate)] = &[
         "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
         Needless("`/readyz` says `degraded` while Redis does not answer"),
     ),
-    ("MEMCACHE_HOST_PORT", Lost("name a store in `store.url`: docs/operate/stores.md")),
-    ("MEMCACHE_MAX_IDLE_CONNS", With),
+    ("MEMCACHE_HOST_PORT", Field),
+    ("MEMCACHE_MAX_IDLE_CONNS", Needless("each core has one connection to each server")),
     ("MEMCACHE_SRV", With),
     ("MEMCACHE_SRV_REFRESH", With),
     ("MEMCACHE_TLS", With),
@@ -296,9 +296,13 @@ impl Variables {
     }
 
     fn store(&self, lost: &mut Vec<String>) -> Result<Option<String>, Failure> {
-        if self.get("BACKEND_TYPE").is_some_and(|backend| backend != "redis") {
-            lost.push("BACKEND_TYPE: counters are in memory until `store.url` names a store".to_owned());
-            return Ok(None);
+        match self.get("BACKEND_TYPE") {
+            None | Some("redis") => {}
+            Some("memcache") => return Ok(self.memcached(lost)),
+            Some(_) => {
+                lost.push("BACKEND_TYPE: counters are in memory until `store.url` names a store".to_owned());
+                return Ok(None);
+            }
         }
         let Some(servers) = self.get("REDIS_URL") else { return Ok(None) };
         if servers.starts_with('/') {
@@ -337,9 +341,7 @@ impl Variables {
                 lost.push(format!("REDIS_AUTH: write the user into the url: //{user}@host"));
             }
         }
-        if let Some(prefix) = self.get("CACHE_KEY_PREFIX") {
-            section += &format!("  key_prefix: {}\n", quoted(prefix));
-        }
+        section += &self.key_prefix();
         let files = [
             ("ca", "REDIS_TLS_CACERT"),
             ("certificate", "REDIS_TLS_CLIENT_CERT"),
@@ -353,6 +355,42 @@ impl Variables {
             section += &format!("  tls: {{ {} }}\n", files.join(", "));
         }
         Ok(Some(section))
+    }
+
+    fn key_prefix(&self) -> String {
+        let field = |prefix| format!("  key_prefix: {}\n", quoted(prefix));
+        self.get("CACHE_KEY_PREFIX").map_or_else(String::new, field)
+    }
+
+    /// Their other backend. Its servers are a list, or what an SRV record names at the time.
+    fn memcached(&self, lost: &mut Vec<String>) -> Option<String> {
+        if self.is_true("MEMCACHE_TLS") {
+            lost.push(
+                "MEMCACHE_TLS: connections are not encrypted: keep them on a private network".to_owned(),
+            );
+        }
+        let servers: Vec<&str> = self
+            .get("MEMCACHE_HOST_PORT")
+            .into_iter()
+            .flat_map(|list| list.split(','))
+            .map(str::trim)
+            .filter(|server| !server.is_empty())
+            .collect();
+        if let Some(record) = self.get("MEMCACHE_SRV") {
+            lost.push(format!(
+                "MEMCACHE_SRV: SRV records are not looked up: list the servers of `{record}` in `store.url`, memcached://host:port,host:port"
+            ));
+            return None;
+        }
+        if servers.is_empty() {
+            lost.push(
+                "MEMCACHE_HOST_PORT: it is not set: name the servers in `store.url`, memcached://host:port"
+                    .to_owned(),
+            );
+            return None;
+        }
+        let url = format!("memcached://{}", servers.join(","));
+        Some(format!("store:\n  url: {}\n{}", quoted(&url), self.key_prefix()))
     }
 
     /// Where the limits come from.

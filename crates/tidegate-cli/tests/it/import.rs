@@ -147,3 +147,34 @@ fn environment_with_xds_names_the_server_of_limits() {
     let nothing = run_in(dir.path(), &["import", "envoy-env", "env"]);
     assert!(nothing.contains("has no variable of envoyproxy/ratelimit"), "{nothing}");
 }
+
+#[test]
+fn memcached_servers_of_the_environment_become_a_store() {
+    let dir = dir();
+    let import = |env: &str| {
+        fs::write(dir.path().join("env"), env).unwrap();
+        run_in(dir.path(), &["import", "envoy-env", "env"])
+    };
+    let list = "BACKEND_TYPE=memcache\nMEMCACHE_HOST_PORT=127.0.0.1:11211, 127.0.0.1:11212\nRUNTIME_ROOT=/data\n\
+                CACHE_KEY_PREFIX=edge\nREDIS_URL=unused:6379\nMEMCACHE_MAX_IDLE_CONNS=2\n";
+    let ran = import(list);
+    let section =
+        "store:\n  url: 'memcached://127.0.0.1:11211,127.0.0.1:11212'\n  key_prefix: 'edge'\nrules:";
+    assert!(ran.starts_with("exit 0") && ran.contains(section), "{ran}");
+    let output = tidegate(&["import", "envoy-env", "env"]).current_dir(dir.path()).output().unwrap();
+    let config = String::from_utf8(output.stdout).unwrap().replace("/data/config", "envoy");
+    fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
+    let valid = run_in(dir.path(), &["validate", "--config", "tidegate.yaml"]);
+    assert!(valid.starts_with("exit 0"), "{valid}");
+    // What it cannot do is named, and is none of it while the backend is Redis.
+    for (env, named) in [
+        ("MEMCACHE_SRV=_memcache._tcp.example.com", "MEMCACHE_SRV: SRV records are not looked up"),
+        ("MEMCACHE_HOST_PORT=a:1\nMEMCACHE_TLS=true", "MEMCACHE_TLS: connections are not encrypted"),
+        ("MEMCACHE_HOST_PORT=", "MEMCACHE_HOST_PORT: it is not set"),
+    ] {
+        let ran = import(&format!("BACKEND_TYPE=memcache\nRUNTIME_ROOT=/data\n{env}\n"));
+        assert!(ran.starts_with("exit 1") && ran.contains(&format!("not in it: {named}")), "{ran}");
+        let redis = import(&format!("REDIS_URL=redis:6379\nRUNTIME_ROOT=/data\n{env}\n"));
+        assert!(redis.starts_with("exit 0") && !redis.contains(named), "{redis}");
+    }
+}
