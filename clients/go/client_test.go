@@ -143,7 +143,7 @@ func TestQuestions(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("acquire waits as told and gives up at once if that takes too long", func(t *testing.T) {
+	t.Run("acquire waits as the server says and gives up at once if that takes too long", func(t *testing.T) {
 		caller := Attributes{"refilled": fresh()}
 		for range 3 {
 			if _, err := client.Acquire(ctx, caller, patient); err != nil {

@@ -83,7 +83,7 @@ func TestMiddleware(t *testing.T) {
 		answer, _ := get(t, url+"/"+strings.Repeat("x", 5000), "X-User", "x")
 		equal(t, answer.StatusCode, 400)
 	})
-	t.Run("method path and address are sent unless told otherwise", func(t *testing.T) {
+	t.Run("method path and address are sent by default", func(t *testing.T) {
 		byDefault := web(t, client, nil)
 		var statuses []int
 		for range 3 {

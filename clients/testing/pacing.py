@@ -1,7 +1,7 @@
 """How often callers of a limited service are refused: paced by its headers, and with plain exponential backoff.
 
 Callers share one quota: a real tidegate, a bucket of 50 hits a second with a burst of 50, 8 threads that want 1,000 requests
-each way. `python clients/testing/pacing.py` prints the figures of docs/guides/clients.md.
+each way. `python clients/testing/pacing.py` prints the figures of docs/guides/clients.md; `test_pacing` runs fewer, with bounds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python/src"))
 
@@ -25,12 +25,12 @@ rules:
     key: [client]
     limits: [{ algorithm: token_bucket, rate: 50/s, burst: 50 }]
 """
-THREADS, WANTED = 8, 1000
+THREADS = 8
 
 
-def run(url: str, name: str, step: Callable[[Client, str], int]) -> None:
-    """Prints how many requests were refused before 1,000 passed, and how long that took."""
-    client, left, refused, lock = Client(url, domain="api", deadline=10), [WANTED], [0], threading.Lock()
+def run(url: str, name: str, wanted: int, step: Callable[[Client, str], int]) -> int:
+    """Prints how many requests were refused before those that are wanted passed, and how long that took."""
+    client, left, refused, lock = Client(url, domain="api", deadline=10), [wanted], [0], threading.Lock()
 
     def work() -> None:
         while True:
@@ -49,7 +49,8 @@ def run(url: str, name: str, step: Callable[[Client, str], int]) -> None:
     for thread in threads:
         thread.join()
     took = time.monotonic() - begun
-    print(f"{name}: {refused[0]} refusals for {WANTED} requests that passed, in {took:.1f} s")
+    print(f"{name}: {refused[0]} refusals for {wanted} requests that passed, in {took:.1f} s")
+    return refused[0]
 
 
 def backoff(client: Client, name: str) -> int:
@@ -61,7 +62,8 @@ def backoff(client: Client, name: str) -> int:
     raise AssertionError("never passed")
 
 
-def main() -> None:
+def measure(wanted: int) -> Tuple[int, int]:
+    """Refusals with backoff, and paced."""
     pacer = Pacer()
 
     def paced(client: Client, name: str) -> int:
@@ -79,11 +81,10 @@ def main() -> None:
         server = Tidegate(Path(folder), ["--rules", str(rules)], ["http", "admin"])
         try:
             url = "http://" + server.addresses["http"]
-            run(url, "backoff", backoff)
-            run(url, "paced", paced)
+            return run(url, "backoff", wanted, backoff), run(url, "paced", wanted, paced)
         finally:
             server.stop()
 
 
 if __name__ == "__main__":
-    main()
+    measure(1000)

@@ -87,7 +87,7 @@ test("lease that is refused throws with its decision", async () => {
   await assert.rejects(client().renew(lease), LeaseEnded);
 });
 
-test("acquire waits as told, and gives up at once if that takes too long", async () => {
+test("acquire waits as the server says, and gives up at once if that takes too long", async () => {
   const caller = { refilled: fresh() };
   for (let number = 0; number < 3; number += 1) assert.ok((await client().acquire(caller, PATIENT)).allowed);
   const user = { user: fresh() };

@@ -116,7 +116,7 @@ for (const [name, start] of Object.entries(FRAMEWORKS)) {
       assert.equal((await get(await started(), `/${"x".repeat(5000)}`, { "x-user": "x" })).status, 400);
     });
 
-    test("method, path and address are sent unless told otherwise", async () => {
+    test("method, path and address are sent by default", async () => {
       // A server of its own: every framework here calls from the same address.
       const own = await tidegate();
       const port = await started({}, true, own.url);

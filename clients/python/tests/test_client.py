@@ -131,7 +131,7 @@ class Cases:
         with self.assertRaises(tidegate.LeaseEnded):
             client.renew(held)
 
-    def test_acquire_waits_as_told(self) -> None:
+    def test_acquire_waits_as_the_server_says(self) -> None:
         client, caller = self.client(), {"refilled": next(names)}
         self.assertTrue(all(client.acquire(caller, wait=PATIENT).allowed for _ in range(3)))
 

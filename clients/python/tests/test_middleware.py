@@ -125,7 +125,7 @@ class Cases:
         answer = self.get(self.started(), "/" + "x" * 5000, {"x-user": "x"})
         self.assertEqual(answer.status, 400)
 
-    def test_method_path_and_address_are_sent_unless_told_otherwise(self) -> None:
+    def test_method_path_and_address_are_sent_by_default(self) -> None:
         server = self.started(default=True)
         statuses = [self.get(server, "/by-ip/x").status for _ in range(3)]
         self.assertEqual(statuses, [200, 200, 429])

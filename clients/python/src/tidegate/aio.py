@@ -10,7 +10,7 @@ from typing import Any, AsyncIterator, Dict, Iterable, List, Optional, Tuple, Ty
 
 from . import _wire
 from ._calls import Attributes, Call, Calls, Check, log
-from .client import pause_after, told
+from .client import as_failure, pause_after
 from .decision import Decision
 from .errors import LeaseEnded, RateLimited, Unauthorized, Unavailable
 
@@ -146,7 +146,7 @@ class AsyncClient(Calls):
         except asyncio.TimeoutError as error:
             raise Unavailable(f"{self.address} did not answer within {self.deadline:g} s", "timeout") from error
         except OSError as error:
-            raise told(error, self.address, self.deadline) from error
+            raise as_failure(error, self.address, self.deadline) from error
         except UnicodeError as error:
             raise Unavailable(f"cannot reach {self.address}: not a host name: {error}", "unreachable") from error
 

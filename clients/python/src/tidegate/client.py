@@ -179,7 +179,7 @@ class Client(Calls):
             if sock is not None:
                 sock.close()
             if isinstance(error, OSError):
-                raise told(error, self.address, self.deadline) from error
+                raise as_failure(error, self.address, self.deadline) from error
             raise
         if not response.reusable or not self._keep(sock):
             sock.close()
@@ -270,7 +270,7 @@ def _is_literal(host: str) -> bool:
     return True
 
 
-def told(error: OSError, address: _wire.Address, deadline: float) -> TidegateError:
+def as_failure(error: OSError, address: _wire.Address, deadline: float) -> TidegateError:
     """An error of the operating system, in words of ours."""
     if isinstance(error, ssl.SSLError):
         hint = "ca_file names the authority that signed its certificate"

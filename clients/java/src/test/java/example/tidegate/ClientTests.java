@@ -120,7 +120,7 @@ final class ClientTests {
             client.release(held);
             thrown(LeaseEnded.class, () -> client.renew(held));
         });
-        test("acquire waits as told, and gives up at once if that takes too long", () -> {
+        test("acquire waits as the server says, and gives up at once if that takes too long", () -> {
             Map<String, String> caller = Map.of("refilled", fresh());
             for (int i = 0; i < 3; i++) {
                 equal(client.acquire(caller, PATIENT).allowed(), true);

@@ -68,7 +68,7 @@ final class FilterTests {
         });
         test("path that cannot be checked is a bad request", () ->
                 equal(get(web + "/" + "x".repeat(5000), "x-user", "x").statusCode(), 400));
-        test("method, path and address are sent unless told otherwise", () -> {
+        test("method, path and address are sent by default", () -> {
             String byDefault = tomcat(new RateLimitFilter(client)) + "/by-ip/x?query";
             equal(List.of(get(byDefault, "a", "b").statusCode(), get(byDefault, "a", "b").statusCode(),
                     get(byDefault, "a", "b").statusCode()), List.of(200, 200, 429));
