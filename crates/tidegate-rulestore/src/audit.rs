@@ -15,7 +15,7 @@ use crate::tokens::Role;
 use crate::versions::{number, signed};
 
 /// Every action that is written.
-pub const AUDIT_ACTIONS: [&str; 15] = [
+pub const AUDIT_ACTIONS: [&str; 16] = [
     "publish",
     "rollback",
     "key.reset",
@@ -29,6 +29,7 @@ pub const AUDIT_ACTIONS: [&str; 15] = [
     "nodes.lead",
     "login",
     "login.link",
+    "login.token",
     "logout",
     FAILED_LOG_IN,
 ];
@@ -37,8 +38,8 @@ const FAILED_LOG_IN: &str = "login.failed";
 
 /// The actions of each kind, as SQL: what one kind holds does not displace another.
 pub(crate) const KINDS: [&str; 3] = [
-    "action NOT IN ('login', 'login.link', 'logout', 'login.failed')",
-    "action IN ('login', 'login.link', 'logout')",
+    "action NOT IN ('login', 'login.link', 'login.token', 'logout', 'login.failed')",
+    "action IN ('login', 'login.link', 'login.token', 'logout')",
     "action = 'login.failed'",
 ];
 

@@ -18,7 +18,9 @@ pub enum Origin {
 }
 
 impl Origin {
-    pub(crate) fn text(&self) -> String {
+    /// As text, which is another one for each.
+    #[must_use]
+    pub fn text(&self) -> String {
         match self {
             Origin::Operator => String::new(),
             Origin::Token(id) => format!("{TOKEN}{id}"),

@@ -9,7 +9,7 @@ use tidegate_rules::Timestamp;
 use crate::error::{Error, Result};
 use crate::grant::Origin;
 use crate::secret::{self, Secret};
-use crate::tokens::{Role, TokenKind};
+use crate::tokens::{Role, StoredToken, TokenKind, read_all, select};
 use crate::versions::{number, signed};
 
 /// The most tokens, and the most sessions.
@@ -41,12 +41,12 @@ pub(crate) struct Issue<'i> {
     pub(crate) until: Option<Timestamp>,
 }
 
-/// Issues a secret; `None` if what it comes from has ended.
+/// Issues a secret, and returns what is stored of it; `None` if what it comes from has ended.
 pub(crate) async fn issue(
     connection: &mut AnyConnection,
     new: &Issue<'_>,
     now: Timestamp,
-) -> Result<Option<Secret>> {
+) -> Result<Option<(StoredToken, Secret)>> {
     if let Origin::Token(id) = new.origin
         && !holds(connection, id, TokenKind::Token, now).await?
     {
@@ -74,9 +74,10 @@ pub(crate) async fn issue(
     .bind(new.session)
     .bind(new.peer)
     .bind(end(new.until))
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
-    Ok(Some(secret))
+    let stored = sqlx::query(select("id = $1")).bind(secret.id()).fetch_all(connection).await?;
+    Ok(read_all(&stored)?.pop().map(|stored| (stored, secret)))
 }
 
 /// Whether it exists. Its row is written, which changes nothing but locks it until this transaction ends: whoever deletes it

@@ -73,9 +73,9 @@ impl RuleStore {
                 expires: Some(from.end_after(now, lasts)),
                 until: from.until,
             };
-            let secret = issue(&mut transaction, &new, now).await?;
+            let issued = issue(&mut transaction, &new, now).await?;
             commit(transaction).await?;
-            Ok(secret.map(|secret| (new.stored(&secret, now), secret)))
+            Ok(issued)
         })
         .await
     }
@@ -239,12 +239,12 @@ async fn pass_on(
         expires: Some(from.end_after(now, lasts)),
         until: None,
     };
-    let Some(secret) = issue(connection, &new, now).await? else { return Ok(None) };
-    let stored = new.stored(&secret, now);
+    let Some((stored, secret)) = issue(connection, &new, now).await? else { return Ok(None) };
     claim(connection).await?;
     if kind == TokenKind::Token {
         let by = Actor { name: from.name.clone(), role: from.role };
-        audit::insert(connection, &by, now, "token.create", name, &stored.told()).await?;
+        // Anybody may do this again and again under other names: a sign-in, which is counted, not a change of who may what.
+        audit::insert(connection, &by, now, "login.token", &by.name, &stored.told()).await?;
     }
     Ok(Some((stored, secret)))
 }

@@ -107,6 +107,8 @@ pub struct StoredToken {
     pub expires: Option<Timestamp>,
     /// What it belongs to and ends with; `Operator` for a token that an admin made.
     pub origin: Origin,
+    /// The same, or what that was made with a link of: this comes from no other token. For bounds that links must not multiply.
+    pub root: Origin,
     /// The session that it came from.
     pub session: Option<String>,
     /// The address that signed in.
@@ -119,24 +121,6 @@ impl StoredToken {
     /// What the audit log says of it.
     pub(crate) fn told(&self) -> serde_json::Value {
         serde_json::json!({ "name": self.name, "role": self.role, "id": self.id })
-    }
-}
-
-impl Issue<'_> {
-    /// What is stored of it.
-    pub(crate) fn stored(&self, secret: &Secret, at: Timestamp) -> StoredToken {
-        StoredToken {
-            id: secret.id().to_owned(),
-            name: self.name.to_owned(),
-            role: self.role,
-            author: self.author.to_owned(),
-            at,
-            expires: self.expires,
-            origin: self.origin.clone(),
-            session: (!self.session.is_empty()).then(|| self.session.to_owned()),
-            peer: self.peer.to_owned(),
-            until: self.until,
-        }
     }
 }
 
@@ -165,8 +149,7 @@ impl RuleStore {
                 until: None,
             };
             let issued = issue(&mut transaction, &new, at).await?;
-            let secret = issued.expect("what comes from nothing is always issued");
-            let stored = new.stored(&secret, at);
+            let (stored, secret) = issued.expect("what comes from nothing is always issued");
             claim(&mut transaction).await?;
             audit::insert(&mut transaction, by, at, "token.create", &token.name, &stored.told()).await?;
             commit(transaction).await?;
@@ -275,7 +258,9 @@ async fn was_issued(connection: &mut AnyConnection, secret: &Secret) -> Result<b
     row.map_or(Ok(false), |row| Ok(secret.has_digest(row.try_get(0)?)))
 }
 
-const COLUMNS: &str = "id, name, role, author, at_us, expires_us, digest, origin, session, peer, until_us";
+/// The last one is the origin of the token that is the origin of this one. There is none above that: `comes_from_a_link`.
+const COLUMNS: &str = "id, name, role, author, at_us, expires_us, digest, origin, session, peer, until_us, \
+     COALESCE((SELECT above.origin FROM tokens AS above WHERE above.id = SUBSTR(tokens.origin, 7)), '')";
 const DIGEST: usize = 6;
 
 /// A query for those that fit.
@@ -292,6 +277,7 @@ fn read(row: &AnyRow) -> Result<StoredToken> {
         let end: i64 = row.try_get(column)?;
         Ok((end != i64::MAX).then(|| Timestamp::from_micros(u64::try_from(end).unwrap_or_default())))
     };
+    let (origin, above) = (Origin::of(row.try_get(7)?), Origin::of(row.try_get(11)?));
     Ok(StoredToken {
         id: row.try_get(0)?,
         name: row.try_get(1)?,
@@ -300,7 +286,8 @@ fn read(row: &AnyRow) -> Result<StoredToken> {
         author: row.try_get(3)?,
         at: Timestamp::from_micros(number(row, 4)?),
         expires: end(5)?,
-        origin: Origin::of(row.try_get(7)?),
+        root: if above == Origin::Operator { origin.clone() } else { above },
+        origin,
         session: Some(row.try_get::<String, _>(8)?).filter(|session| !session.is_empty()),
         peer: row.try_get(9)?,
         until: end(10)?,

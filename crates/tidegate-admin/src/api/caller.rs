@@ -17,6 +17,9 @@ pub(crate) struct Caller {
     pub(crate) expires: Option<Timestamp>,
     /// The token that it has, or that its session belongs to.
     pub(crate) origin: Origin,
+    /// Whose bounds on work and memory it is counted in: those of the token that everything it has comes from. Never its name,
+    /// which others may have, too.
+    pub(crate) lane: String,
     proof: Proof,
 }
 
@@ -46,7 +49,8 @@ impl Caller {
     fn configured(control: &ControlPlane, tag: String) -> Option<Self> {
         let (name, role) = control.configured(&tag)?;
         let (actor, origin) = (Actor { name, role }, Origin::Configured(tag));
-        Some(Caller { actor, expires: None, origin, proof: Proof::Configured })
+        let lane = origin.text();
+        Some(Caller { actor, expires: None, origin, lane, proof: Proof::Configured })
     }
 
     async fn stored(control: &ControlPlane, secret: Secret, kind: TokenKind) -> Answer<Option<Self>> {
@@ -82,16 +86,20 @@ impl Caller {
         secret: Secret,
         kind: TokenKind,
     ) -> Option<Self> {
-        let StoredToken { name, mut role, expires, origin, id, .. } = found;
+        let StoredToken { name, mut role, author, expires, origin, root, id, .. } = found;
         // A session ends with its token, which for a configured one is known here alone.
         if let Origin::Configured(tag) = &origin {
             role = role.min(control.configured(tag)?.1);
         }
-        let (origin, proof) = match kind {
-            TokenKind::Session => (origin, Proof::Session(secret)),
-            TokenKind::Token | TokenKind::LogIn => (Origin::Token(id), Proof::Token(secret)),
+        let own = Origin::Token(id);
+        let (name, origin, proof) = match kind {
+            TokenKind::Session => (name, origin, Proof::Session(secret)),
+            // Whoever makes a token with a link may give it any name, another person's too. It acts as who made it.
+            _ if root != Origin::Operator => (author, own.clone(), Proof::Token(secret)),
+            TokenKind::Token | TokenKind::LogIn => (name, own.clone(), Proof::Token(secret)),
         };
-        Some(Caller { actor: Actor { name, role }, expires, origin, proof })
+        let lane = if root == Origin::Operator { own.text() } else { root.text() };
+        Some(Caller { actor: Actor { name, role }, expires, origin, lane, proof })
     }
 
     /// Whether the caller would still be let in.

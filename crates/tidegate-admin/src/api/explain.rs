@@ -38,5 +38,5 @@ pub(crate) async fn explain(
         }
         Ok(Json(answer).into_response())
     };
-    jobs::RULES.run(&caller.actor.name, explained).await?
+    jobs::RULES.run(&caller.lane, explained).await?
 }

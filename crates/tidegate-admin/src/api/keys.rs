@@ -92,9 +92,9 @@ pub(crate) async fn look_up(
     refuse_hashes(&control, &key.attributes, "attributes")?;
     let looked = control.limiter.look(&key.domain, Descriptor { entries: &entries }).await;
     let looked = looked.map_err(|error| unknown_domain(&control, &error))?;
-    let name = caller.actor.name.clone();
+    let lane = caller.lane.clone();
     // Every rule of the domain has its say, and every override.
-    jobs::RULES.run(&name, move |_| usage(&control, &caller, &key, &looked)).await?
+    jobs::RULES.run(&lane, move |_| usage(&control, &caller, &key, &looked)).await?
 }
 
 fn usage(control: &ControlPlane, caller: &Caller, key: &Key, looked: &Decision) -> Answer<Response> {

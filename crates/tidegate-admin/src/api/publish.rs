@@ -98,7 +98,7 @@ pub(crate) async fn publish(
     let documents = Arc::new(wanted.documents);
     // Reading ten thousand rules takes a while, and requests are decided on the same cores.
     let (running, to_check, here) = (control.limiter.snapshot(), documents.clone(), control.rules.clone());
-    let warnings = jobs::RULES.run(&caller.actor.name, move |job| {
+    let warnings = jobs::RULES.run(&caller.lane, move |job| {
         check_domains(&to_check)?;
         let rules = compile_while(&|| job.is_wanted(), &to_check, now)
             .and_then(|rules| here.check_here(rules, || to_check.sources()))
@@ -126,7 +126,7 @@ pub(crate) async fn publish(
     control.published.take_own(store).await;
     let distribution = control.published.distributed(store).await;
     let version = version.number;
-    let answer = jobs::RULES.run(&caller.actor.name, move |_| {
+    let answer = jobs::RULES.run(&caller.lane, move |_| {
         let diff = Diff::between(&before, &documents).of(Some(on), Some(version));
         ([etag(version)], in_pieces(&Published { version, warnings, diff, distribution })).into_response()
     });
@@ -150,7 +150,7 @@ async fn conflict(store: &RuleStore, caller: &Caller, on: u64, current: u64) -> 
     let diff = move |_: &jobs::Job| {
         serde_json::to_value(Diff::between(&mine, &theirs).of(Some(on), Some(current))).unwrap_or_default()
     };
-    let diff = jobs::RULES.run(&caller.actor.name, diff).await?;
+    let diff = jobs::RULES.run(&caller.lane, diff).await?;
     let problem =
         Problem::conflict(format!("version {current} is in force, and the change was made on {on}"))
             .with("version", current)

@@ -96,7 +96,7 @@ pub(crate) async fn replay(
         }
         Ok(shown(&report, &hidden, sample.as_ref(), asked.html))
     };
-    jobs::REPLAYS.run(&caller.actor.name, played).await?
+    jobs::REPLAYS.run(&caller.lane, played).await?
 }
 
 fn shown(

@@ -79,7 +79,7 @@ pub(crate) async fn replay(
         let against = against.map(|rules| rules.with_flags(&flags));
         Ok(played(rules, against, &sample, log.names(), job))
     };
-    jobs::REPLAYS.run(&caller.actor.name, played).await?
+    jobs::REPLAYS.run(&caller.lane, played).await?
 }
 
 /// What is proposed: a whole set, or one rule of the set in force.

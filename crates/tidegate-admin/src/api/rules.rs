@@ -76,7 +76,7 @@ pub(crate) async fn all(
     State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
 ) -> Answer<Response> {
-    Ok(jobs::RULES.run(&caller.actor.name, move |_| all_of(&control)).await?)
+    Ok(jobs::RULES.run(&caller.lane, move |_| all_of(&control)).await?)
 }
 
 fn all_of(control: &ControlPlane) -> Response {
@@ -126,7 +126,7 @@ pub(crate) async fn one(
     let running = control.rules.now();
     let snapshot = control.limiter.snapshot();
     let (version, of) = (running.version(), (domain.clone(), name.clone()));
-    let found = jobs::RULES.run(&caller.actor.name, move |_| {
+    let found = jobs::RULES.run(&caller.lane, move |_| {
         let documents = running.base.documents();
         let rules = in_short(snapshot.rules(), &documents);
         let rule = rules.into_iter().find(|rule| rule.domain == of.0 && rule.name == of.1);
@@ -180,7 +180,7 @@ pub(crate) async fn put_one(
     let before = documents(store, on).await?;
     let PublishRule { text, reason } = wanted;
     let edited = move |_: &Job| edit(&before, &domain, |document| put_rule(document, &name, &text));
-    let documents = jobs::RULES.run(&caller.actor.name, edited).await??;
+    let documents = jobs::RULES.run(&caller.lane, edited).await??;
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
 }
 
@@ -195,7 +195,7 @@ pub(crate) async fn delete_one(
     let on = made_on(&headers)?;
     let before = documents(store, on).await?;
     let edited = move |_: &Job| edit(&before, &domain, |document| remove_rule(document, &name));
-    let documents = jobs::RULES.run(&caller.actor.name, edited).await??;
+    let documents = jobs::RULES.run(&caller.lane, edited).await??;
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
 }
 
@@ -214,7 +214,7 @@ pub(crate) async fn validate(
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<ValidateRules>,
 ) -> Answer<Response> {
-    jobs::RULES.run(&caller.actor.name, move |job| validated(&control, wanted, job)).await?
+    jobs::RULES.run(&caller.lane, move |job| validated(&control, wanted, job)).await?
 }
 
 fn validated(control: &ControlPlane, wanted: ValidateRules, job: &Job) -> Answer<Response> {

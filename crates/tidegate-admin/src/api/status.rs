@@ -236,3 +236,24 @@ pub(crate) async fn audit(
         .collect();
     Ok(Json(json!({ "entries": entries, "next": next, "actions": AUDIT_ACTIONS })))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(name: &str, version: u64, rules: &str) -> NodeStatus {
+        NodeStatus { name: name.to_owned(), version, rules: rules.to_owned(), ..NodeStatus::default() }
+    }
+
+    #[test]
+    fn only_nodes_with_other_rules_under_one_version_are_named() {
+        let (a, b) = (note("a", 7, "digest of 7"), note("b", 7, "digest of other files"));
+        assert_eq!(who_runs_other_rules(&[a.clone(), note("c", 7, "digest of 7"), b]), Some(("a", "b")));
+        // An autopilot has published, and not every node has it yet.
+        assert_eq!(who_runs_other_rules(&[a.clone(), note("b", 8, "digest of 8")]), None);
+        // A node of an earlier release says nothing of its rules, and another release digests them otherwise.
+        assert_eq!(who_runs_other_rules(&[a.clone(), note("b", 7, "")]), None);
+        let newer = NodeStatus { release: "2".to_owned(), ..note("b", 7, "another digest of 7") };
+        assert_eq!(who_runs_other_rules(&[a, newer]), None);
+    }
+}

@@ -77,7 +77,7 @@ pub(crate) struct Large {
 pub(crate) async fn with_place(State(large): State<Large>, request: Request, next: Next) -> Response {
     // A body that does not say its length may have any.
     let bytes = length(request.headers()).unwrap_or(large.most_bytes);
-    let caller = request.extensions().get::<Caller>().map_or("", |caller| &caller.actor.name);
+    let caller = request.extensions().get::<Caller>().map_or("", |caller| &caller.lane);
     let place = match bytes {
         0..=MOST_BODY_BYTES => Ok(None),
         bytes if bytes > large.most_bytes => Err(Problem::too_large()),

@@ -65,7 +65,7 @@ async fn changes(store: &RuleStore, caller: &Caller, version: &Version) -> Answe
     let old = documents(store, version.parent.unwrap_or_default()).await?;
     let new = documents(store, version.number).await?;
     let rules = move |_: &jobs::Job| json!(Diff::between(&old, &new).rules);
-    Ok(jobs::RULES.run(&caller.actor.name, rules).await?)
+    Ok(jobs::RULES.run(&caller.lane, rules).await?)
 }
 
 pub(crate) async fn one(
@@ -81,7 +81,7 @@ pub(crate) async fn one(
         body["documents"] = json!(documents.to_documents());
         in_pieces(&body)
     };
-    Ok(jobs::RULES.run(&caller.actor.name, written).await?)
+    Ok(jobs::RULES.run(&caller.lane, written).await?)
 }
 
 pub(crate) async fn diff(
@@ -101,7 +101,7 @@ pub(crate) async fn diff(
         let diff = Diff::between(&old, &new);
         in_pieces(&diff.of(Some(against).filter(|number| *number > 0), Some(number)))
     };
-    Ok(jobs::RULES.run(&caller.actor.name, diff).await?)
+    Ok(jobs::RULES.run(&caller.lane, diff).await?)
 }
 
 pub(crate) async fn rollback(

@@ -10,7 +10,7 @@ use tidegate_telemetry::url_part;
 
 use crate::args::{KeyArgs, KeysArgs, KeysCommand, UntilArgs};
 use crate::commands::admin_client::AdminClient;
-use crate::commands::rules::{Printer, shown, table};
+use crate::commands::rules::{Printer, distribution, shown, table};
 use crate::failure::Failure;
 
 pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
@@ -33,7 +33,8 @@ pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
         KeysCommand::Lift { id, reason } => {
             let body = json!({ "id": id, "reason": reason });
             let body = client.ask(&Method::DELETE, "/keys/overrides", None, &body)?.body;
-            out.text(&body, &format!("{} is lifted: {}", shown(&body["action"]), shown(&body["when"])))?;
+            let (action, when) = (shown(&body["action"]), shown(&body["when"]));
+            out.text(&body, &format!("{action} is lifted: {when}{}", distribution(&body)))?;
         }
         KeysCommand::List { search } => {
             let query =
@@ -100,11 +101,12 @@ fn until(end: &Value) -> String {
 fn made(client: &AdminClient, out: &Printer, body: Value) -> Result<(), Failure> {
     let body = client.post("/keys/overrides", &body)?.body;
     let text = format!(
-        "{} {} {} (lift it with: tidegate keys lift {})",
+        "{} {} {} (lift it with: tidegate keys lift {}){}",
         shown(&body["action"]),
         shown(&body["when"]),
         until(&body["until"]),
-        shown(&body["id"])
+        shown(&body["id"]),
+        distribution(&body)
     );
     out.text(&body, &text)
 }

@@ -278,17 +278,25 @@ impl Printer {
         for warning in body["warnings"].as_array().into_iter().flatten() {
             text += &format!("\n  {}", diagnosed(warning).replace('\n', "\n  "));
         }
-        let not_yet: Vec<String> =
-            body["distribution"]["not_yet"].as_array().into_iter().flatten().map(shown).collect();
-        if !not_yet.is_empty() {
-            text += &format!("\n  on its way to: {}", not_yet.join(", "));
-        }
-        if body["distribution"]["state"] == "pending" {
-            text +=
-                &format!("\n  warning: not yet on the other nodes: {}", shown(&body["distribution"]["why"]));
-        }
+        text += &distribution(body);
         self.text(body, &text)
     }
+}
+
+/// The nodes that do not have a change yet, and why: a line each.
+pub(crate) fn distribution(body: &Value) -> String {
+    let (told, mut text) = (&body["distribution"], String::new());
+    let not_yet: Vec<String> = told["not_yet"].as_array().into_iter().flatten().map(shown).collect();
+    if !not_yet.is_empty() {
+        text += &format!("\n  on its way to: {}", not_yet.join(", "));
+    }
+    if told["state"] == "pending" {
+        text += &format!("\n  warning: not yet on the other nodes: {}", shown(&told["why"]));
+    }
+    if let Some(hint) = told["hint"].as_str() {
+        text += &format!("\n  hint: {hint}");
+    }
+    text
 }
 
 /// What the server found in rules, with the way out on a line of its own.

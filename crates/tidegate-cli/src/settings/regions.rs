@@ -30,15 +30,15 @@ pub(crate) struct Regions {
 #[serde(untagged)]
 pub(crate) enum Homes {
     /// One for all domains
-    All(Home),
+    All(HomeEntry),
     /// One for each, by its name
-    ByDomain(BTreeMap<String, Home>),
+    ByDomain(BTreeMap<String, HomeEntry>),
 }
 
 /// A store that counts for all regions: its address, or that and how to use it
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(crate) enum Home {
+pub(crate) enum HomeEntry {
     /// As `store.url` names one
     Url(Secret),
     /// With settings of its own
@@ -88,13 +88,13 @@ const LONGEST_ASK: Duration = Duration::from_secs(2);
 
 impl Regions {
     pub(super) fn resolve_against(&mut self, directory: &Path) {
-        let all: Vec<&mut Home> = match &mut self.home {
+        let all: Vec<&mut HomeEntry> = match &mut self.home {
             None => Vec::new(),
             Some(Homes::All(home)) => vec![home],
             Some(Homes::ByDomain(homes)) => homes.values_mut().collect(),
         };
         for home in all {
-            if let Home::Store(store) = home {
+            if let HomeEntry::Store(store) = home {
                 store.tls.resolve_against(directory);
             }
         }
@@ -130,7 +130,7 @@ impl Regions {
 
 fn homes(home: Homes) -> Result<Vec<HomeSettings>, Failure> {
     let mut homes: Vec<HomeSettings> = Vec::new();
-    let by_domain: Vec<(Option<String>, Home)> = match home {
+    let by_domain: Vec<(Option<String>, HomeEntry)> = match home {
         Homes::All(home) => vec![(None, home)],
         Homes::ByDomain(domains) => domains.into_iter().map(|(domain, home)| (Some(domain), home)).collect(),
     };
@@ -148,14 +148,14 @@ fn homes(home: Homes) -> Result<Vec<HomeSettings>, Failure> {
     Ok(homes)
 }
 
-impl Home {
+impl HomeEntry {
     /// What it says, without the domains that it is for.
     fn settings(self) -> Result<HomeSettings, Failure> {
         let HomeStore { url, password, tls, sentinel } = match self {
-            Home::Url(url) => {
+            HomeEntry::Url(url) => {
                 HomeStore { url, password: None, tls: Tls::default(), sentinel: Sentinel::default() }
             }
-            Home::Store(store) => store,
+            HomeEntry::Store(store) => store,
         };
         let url = StoreUrl::read(&url, password.as_ref(), ("regions.home", "regions.home.password"))?;
         if url == StoreUrl::Memory {

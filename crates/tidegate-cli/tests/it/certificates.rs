@@ -193,6 +193,20 @@ fn an_admin_listener_beyond_loopback_tells_browsers_to_stay_with_tls() {
     let address = SocketAddr::from(([127, 0, 0, 1], server.addr("admin").port()));
     let answer = ask(&mut connect(address, &files.ca, None, "http/1.1").unwrap(), HTTP).unwrap();
     assert!(answer.contains("strict-transport-security: max-age=2592000"), "{answer}");
+    // Who signs in here gets a cookie that the browser never sends in the clear.
+    let body = r#"{"token":"0123456789abcdef"}"#;
+    let sign_in = format!(
+        "POST /admin/v1/session HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut client = connect(address, &files.ca, None, "http/1.1").unwrap();
+    let answer = ask(&mut client, sign_in.as_bytes()).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let cookie = answer.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+    assert!(
+        cookie.starts_with("tidegate_session=") && cookie.ends_with("; HttpOnly; SameSite=Strict; Secure"),
+        "{cookie}"
+    );
     assert!(!server.stderr().contains("in the clear beyond"), "{}", server.stderr());
 }
 

@@ -19,7 +19,7 @@ fn run(node: &Node, words: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn says(node: &Node, words: &[&str]) -> String {
+pub(crate) fn says(node: &Node, words: &[&str]) -> String {
     let output = run(node, words);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{words:?}: {out}{err}");

@@ -103,7 +103,12 @@ fn envoy_config(grpc: SocketAddr, upstream: SocketAddr) -> String {
     );
     let tokens = asks_with("x-user", "tokens");
     let charged = format!(
-        "{{ match: {{ prefix: /tokens }}, route: {{ cluster: upstream }},          response_headers_to_add: [{{ header: {{ key: x-used, value: \"%REQ(x-tokens)%\" }} }}],          typed_per_filter_config: {{ envoy.filters.http.ratelimit:          {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute,          rate_limits: [{{ actions: [{tokens}], hits_addend: {{ number: 0 }} }},          {{ actions: [{tokens}], hits_addend: {{ format: \"%RESP(x-used)%\" }}, apply_on_stream_done: true }}] }} }} }}"
+        "{{ match: {{ prefix: /tokens }}, route: {{ cluster: upstream }}, \
+         response_headers_to_add: [{{ header: {{ key: x-used, value: \"%REQ(x-tokens)%\" }} }}], \
+         typed_per_filter_config: {{ envoy.filters.http.ratelimit: \
+         {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute, \
+         rate_limits: [{{ actions: [{tokens}], hits_addend: {{ number: 0 }} }}, \
+         {{ actions: [{tokens}], hits_addend: {{ format: \"%RESP(x-used)%\" }}, apply_on_stream_done: true }}] }} }} }}"
     );
     let routes = [
         charged,

@@ -1,12 +1,14 @@
 //! What nodes cannot tell each other, and what they must not believe: who asked is told, and nothing panics.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::{Value, json};
 use tidegate_testkit::{Postgres, Redis, eventually, http, resp};
 
+use crate::control_cli::says;
 use crate::control_world::{Node, PATIENCE, rules_of};
 
 const NOTES: &str = "tidegate:fleet{members}notes";
@@ -56,9 +58,25 @@ fn publication_that_redis_refuses_is_pending() {
         alerts["active"].as_array().unwrap().iter().any(|alert| alert["kind"] == "publish_failed")
     });
     assert_eq!(follower.limit(), Some(9));
+    let ban = json!({ "domain": "api", "when": { "user": "6" }, "action": "ban" });
+    let told = leader.post("/keys/overrides", &ban).json()["distribution"].clone();
+    assert_eq!((&told["state"], told["why"].is_string()), (&json!("pending"), true), "{told}");
+    assert!(!leader.allows("6") && follower.allows("6"));
+    // The commands say so, too.
+    let file = leader.dir.path().join("large.yaml");
+    fs::write(&file, large(7)).unwrap();
+    for words in [
+        &["rules", "import", file.to_str().unwrap()][..],
+        &["keys", "ban", "--domain", "api", "user=5", "--reason", "abuse"],
+    ] {
+        let told = says(&leader, words);
+        assert!(told.contains("\n  warning: not yet on the other nodes: "), "{told}");
+        assert!(told.contains("\n  hint: "), "{told}");
+    }
 
     redis.cmd(&["CONFIG", "SET", "proto-max-bulk-len", "536870912"]);
-    follower.runs(8);
+    follower.runs(7);
+    eventually("the bans come with them", PATIENCE, || !follower.allows("6") && !follower.allows("5"));
     eventually("the log says so", PATIENCE, || {
         leader.server.stderr().contains("the rules are published to the other nodes again")
     });

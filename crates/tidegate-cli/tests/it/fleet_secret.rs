@@ -155,6 +155,25 @@ fn first_node_with_a_secret_takes_no_fleet_over() {
 }
 
 #[test]
+fn store_beyond_this_machine_without_a_secret_is_warned_of() {
+    let redis = Redis::start();
+    // An address for documentation: nothing answers there, and the node starts without its store.
+    let elsewhere = "redis://192.0.2.1:6379";
+    for (url, secret, warned) in [
+        (elsewhere, String::new(), true),
+        (elsewhere, format!(", fleet_secret: '{SECRET}'"), false),
+        (&redis.url(), String::new(), false),
+    ] {
+        let mut node = Node::start(&format!("store: {{ url: '{url}'{secret} }}"));
+        assert_eq!(
+            node.server.stderr().contains("`store.fleet_secret` is not set: whoever can write"),
+            warned,
+            "{url}{secret}"
+        );
+    }
+}
+
+#[test]
 fn forged_questions_are_not_answered() {
     let redis = Redis::start();
     let decisions = "\ndecision_log: { admissions_one_in: 1 }";

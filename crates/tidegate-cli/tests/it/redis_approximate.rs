@@ -85,7 +85,7 @@ fn settled_pair(redis: &Redis) -> [Node; 2] {
     nodes
 }
 
-/// Less than L + N beyond L, on N nodes: docs/operate/lost.md.
+/// Less than 2 L + N in all, on N nodes: docs/operate/lost.md.
 const BOUND: usize = 2 * 600 + 2;
 
 #[test]

@@ -11,6 +11,7 @@ mod verdict;
 
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Group, Hits, Touch};
+use tidegate_rules::Foreseen;
 use tidegate_store::{CellKey, Request, Spend};
 
 pub use error::PreparedError;
@@ -55,7 +56,9 @@ impl Limiter {
     /// Prepares checks of requests of `domain` with these attributes and no others.
     ///
     /// # Errors
-    /// When the rules have no such domain, or one of its rules may give these requests a lease: a [`Verdict`] cannot hold one.
+    /// When the rules have no such domain, when one of its rules may give these requests a lease, which a [`Verdict`] cannot hold,
+    /// or when none of them would ever count such a request, because all lack an attribute of their key. Rules that
+    /// replace these later are not asked the last: where they count none of these requests, they allow them, as with any check.
     pub fn prepare<const N: usize>(
         &self,
         domain: &str,
@@ -67,7 +70,15 @@ impl Limiter {
             attributes: attributes.map(Box::from),
             shortcuts: Shortcuts::new(),
         };
-        self.rules.load().rules().foresee(domain, &attributes)?;
+        if let Foreseen::NotCounted(rule, attribute) =
+            self.rules.load().rules().foresee(domain, &attributes)?
+        {
+            return Err(PreparedError::NotCounted {
+                rule: rule.name().to_owned(),
+                attribute: attribute.to_owned(),
+                given: attributes.map(str::to_owned).to_vec(),
+            });
+        }
         match prepared.shortcuts.way(self, domain, &prepared.attributes) {
             Way::TakesLease(rule) => Err(PreparedError::TakesLease { rule: rule.to_owned() }),
             Way::Short(_) | Way::Whole => Ok(prepared),
@@ -123,6 +134,16 @@ impl<const N: usize> Prepared<N> {
             Some(verdict) => Ok(verdict),
             None => self.whole_blocking(values, Hits::new(hits)),
         }
+    }
+
+    /// The rules that count none of these requests, because they lack an attribute of the rule's key: its name, and that of
+    /// the attribute. Others count them. A log line at start that shows these finds typing mistakes.
+    #[must_use]
+    pub fn skipped(&self) -> Vec<(String, String)> {
+        let attributes = self.attributes.each_ref().map(|name| &**name);
+        let snapshot = self.limiter.rules.load();
+        let skipped = snapshot.rules().skipped_without_key(&self.domain, &attributes);
+        skipped.map(|(rule, attribute)| (rule.name().to_owned(), attribute.to_owned())).collect()
     }
 
     /// The verdict, where one limit decides and the store answers at once. Observers must see whole decisions.

@@ -170,7 +170,18 @@ proptest! {
         let sets = || all.iter().map(rule_set).collect::<Option<Vec<_>>>();
         let (Some(mut ours), Some(mut others)) = (sets(), sets()) else { return Err(TestCaseError::reject("invalid rules")) };
         let ((limiter, clock), (twin, twins_clock)) = (silent(ours.remove(0)), silent(others.remove(0)));
-        let prepared = limiter.prepare("api", ATTRIBUTES).unwrap();
+        let prepared = match limiter.prepare("api", ATTRIBUTES) {
+            Ok(prepared) => prepared,
+            // No rule counts these, whatever their values are, for want of `ip`: the only attribute of a key that they lack.
+            Err(PreparedError::NotCounted { attribute, .. }) => {
+                prop_assert_eq!(attribute, "ip");
+                for values in ["ann", "bob"].into_iter().flat_map(|user| [[user, "/a", "k"], [user, "/", "k"]]) {
+                    prop_assert_eq!(whole_check(&twin, &values, 1).limit(), None, "{:?}", all);
+                }
+                return Ok(());
+            }
+            Err(other) => panic!("{other}"),
+        };
         // Longer than a key on the stack, and than a length of one byte.
         let (long_path, long_key) = ("/".repeat(62), "k".repeat(200));
         for step in steps {
@@ -242,6 +253,38 @@ fn a_rule_that_gives_leases_cannot_be_prepared() {
     limiter.use_rules(compile(held));
     assert_eq!(prepared.check_blocking(&["ann"]).unwrap_err(), takes_lease);
     limiter.use_rules(compile("- { name: a, key: [user], limits: [1/h] }"));
+    assert!(prepared.check_blocking(&["ann"]).unwrap().is_allowed());
+}
+
+#[test]
+fn requests_that_no_rule_would_count_cannot_be_prepared() {
+    let per_user = "- { name: per-user, key: [user], limits: [1/h] }";
+    let (limiter, _) = silent(compile(per_user));
+    let error = limiter.prepare("api", ["usr"]).unwrap_err();
+    let expected = PreparedError::NotCounted {
+        rule: "per-user".to_owned(),
+        attribute: "user".to_owned(),
+        given: vec!["usr".to_owned()],
+    };
+    assert_eq!(error, expected);
+    let text = error.to_string();
+    assert!(text.starts_with("rule per-user counts by `user`, which these requests lack"), "{text}");
+    assert!(text.contains("their attributes are `usr`: add `user`"), "{text}");
+    // One that other rules count, or that a rule refuses, can be. So can one that no rule is about.
+    for (rules, skipped) in [
+        (format!("{per_user}\n- {{ name: all, limits: [1/h] }}"), 1),
+        (per_user.replace("limits", "on_missing_key: refuse, limits"), 0),
+        (per_user.replace("key", "match: { path: /login }, key"), 0),
+        (per_user.replace("key", "enabled: false, key"), 0),
+    ] {
+        limiter.use_rules(compile(&rules));
+        let prepared = limiter.prepare("api", ["usr"]).unwrap();
+        let expected = vec![("per-user".to_owned(), "user".to_owned()); skipped];
+        assert_eq!(prepared.skipped(), expected, "{rules}");
+    }
+    // A rule set that comes later is not asked: its mistakes must not stop a program that runs.
+    let prepared = limiter.prepare("api", ["usr"]).unwrap();
+    limiter.use_rules(compile(per_user));
     assert!(prepared.check_blocking(&["ann"]).unwrap().is_allowed());
 }
 

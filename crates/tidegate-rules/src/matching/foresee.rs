@@ -19,6 +19,8 @@ pub enum Foreseen<'r> {
     Sole(SoleLimit<'r>),
     /// This rule may give it a lease.
     TakesLease(&'r Rule),
+    /// No rule counts it. This one would, if it had this attribute too.
+    NotCounted(&'r Rule, &'r str),
     /// It depends on values or time, or on more than one limit.
     Depends,
 }
@@ -111,14 +113,36 @@ impl RuleSet {
             Domain::Native(native) => {
                 let sole = native.sole_limit(self, attributes);
                 let sole = sole.filter(|_| !self.overrides.contains_key(domain));
-                match native.lease(self, attributes) {
-                    Some(rule) => Foreseen::TakesLease(rule),
-                    None => sole.map_or(Foreseen::Depends, Foreseen::Sole),
+                match (native.lease(self, attributes), native.first_without_key(self, attributes)) {
+                    (_, Some((rule, attribute))) => Foreseen::NotCounted(rule, attribute),
+                    (Some(rule), None) => Foreseen::TakesLease(rule),
+                    (None, None) => sole.map_or(Foreseen::Depends, Foreseen::Sole),
                 }
             }
             // Its limits depend on values, and none of them takes a lease.
             Domain::Envoy(_) => Foreseen::Depends,
         })
+    }
+}
+
+impl RuleSet {
+    /// The rules that skip every request of the domain that has these attributes and no others, each with the attribute of its
+    /// key that is missing.
+    pub fn skipped_without_key<'r>(
+        &'r self,
+        domain: &str,
+        attributes: &[&str],
+    ) -> impl Iterator<Item = (&'r Rule, &'r str)> {
+        let native = match self.domain(domain) {
+            Some(Domain::Native(native)) => Some(native),
+            Some(Domain::Envoy(_)) | None => None,
+        };
+        let skipped = native.into_iter().flat_map(move |native| {
+            native
+                .possible(self, attributes)
+                .filter_map(|(selector, rule)| Some((rule, native.missing(selector, rule, attributes)?)))
+        });
+        skipped.collect::<Vec<_>>().into_iter()
     }
 }
 
@@ -143,6 +167,24 @@ impl NativeDomain {
         attributes.contains(&self.attributes.name(attribute))
     }
 
+    /// The attribute for want of which the rule skips requests with these, as `Selector::match_of` says it.
+    fn missing<'r>(&'r self, selector: &Selector, rule: &Rule, attributes: &[&str]) -> Option<&'r str> {
+        if rule.rollout.is_none() && selector.on_missing_key == OnMissingKey::Refuse {
+            return None;
+        }
+        let missing = selector.key.iter().find(|attribute| !self.is_among(**attribute, attributes))?;
+        Some(self.attributes.name(*missing))
+    }
+
+    /// The first rule that may match requests with these attributes, if all such rules skip them.
+    fn first_without_key<'r>(&'r self, set: &'r RuleSet, attributes: &[&str]) -> Option<(&'r Rule, &'r str)> {
+        let mut possible = self
+            .possible(set, attributes)
+            .map(|(selector, rule)| Some((rule, self.missing(selector, rule, attributes)?)));
+        let first = possible.next()??;
+        possible.all(|skipped| skipped.is_some()).then_some(first)
+    }
+
     /// A rule that may give a lease to requests with these attributes.
     fn lease<'r>(&'r self, set: &'r RuleSet, attributes: &[&str]) -> Option<&'r Rule> {
         let takes_one = |rule: &&Rule| rule.limits().any(|limit| limit.limit.takes_lease());
@@ -164,9 +206,10 @@ impl NativeDomain {
                 return None;
             }
             if !selector.key.iter().all(is_among) {
-                // As `Selector::match_of` says it.
-                let is_skipped = rule.rollout.is_some() || selector.on_missing_key == OnMissingKey::Skip;
-                if is_skipped { continue } else { return None }
+                match self.missing(selector, rule, attributes) {
+                    Some(_) => continue,
+                    None => return None,
+                }
             }
             let depends_on_key = rule.rollout.is_some() || rule.limits.experiment.is_some();
             if depends_on_key

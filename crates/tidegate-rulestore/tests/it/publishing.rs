@@ -1,7 +1,9 @@
 //! Versions: immutable, one after another, and of two editors one wins.
 
+use std::time::Duration;
+
 use tidegate_rules::Timestamp;
-use tidegate_rulestore::{AuditFilter, PublishError, Revision};
+use tidegate_rulestore::{AuditFilter, Grant, NewToken, Origin, PublishError, Redeem, Revision, Role};
 
 use crate::world::{NOW, ann, on_both, publish, set};
 
@@ -129,6 +131,34 @@ on_both!(sign_ins_displace_no_change_from_the_audit_log, |database| {
         kept.push(store.audit(&of(action), 10).await.unwrap().len());
     }
     assert_eq!(kept, [1, 3, 3]);
+});
+
+on_both!(tokens_made_with_links_displace_no_change_from_the_audit_log, |database| {
+    let store = database.store().await;
+    publish(&store, 0, &set(&[("api", "one")]), "").await.unwrap();
+    let viewer = NewToken { name: "viewer".into(), role: Role::Viewer, expires: None };
+    let (viewer, _) = store.create_token(&viewer, &ann(), NOW).await.unwrap();
+    let from = Grant {
+        origin: Origin::Token(viewer.id),
+        session: None,
+        name: viewer.name,
+        role: viewer.role,
+        until: None,
+    };
+    let hour = Duration::from_secs(3_600);
+    for number in 0..15 {
+        let (_, code) = store.make_link(&from, hour, NOW).await.unwrap().unwrap();
+        let into = Redeem::Token { name: &number.to_string() };
+        store.redeem(&code, into, hour, NOW).await.unwrap().unwrap();
+    }
+    let entries = store.audit(&of("login.token"), 100).await.unwrap();
+    assert_eq!((entries.len(), &entries[0].detail["repeated"]), (10, &5.into()), "whatever their names are");
+    store.forget_old(2, 3).await.unwrap();
+    let mut kept = Vec::new();
+    for action in ["publish", "token.create", "login.token"] {
+        kept.push(store.audit(&of(action), 100).await.unwrap().len());
+    }
+    assert_eq!(kept, [1, 1, 3]);
 });
 
 on_both!(repeated_sign_ins_are_counted_in_the_last_entry, |database| {

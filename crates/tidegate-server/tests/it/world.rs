@@ -55,6 +55,15 @@ impl World {
         World::on(clock, settings, LimiterConfig::new(compile(rules, format), Arc::new(store), nobody()))
     }
 
+    /// Serves these rules on a store that is returned, too.
+    pub(crate) fn with_store(rules: &str) -> (Self, Arc<MemoryStore<Arc<ManualClock>>>) {
+        let clock = Arc::new(ManualClock::at(START));
+        let bounds = MemoryConfig::new().max_cells(10_000).max_log_bytes(1 << 20);
+        let store = Arc::new(MemoryStore::with_clock(bounds, clock.clone()));
+        let config = LimiterConfig::new(compile(rules, Format::Native), store.clone(), nobody());
+        (World::on(clock, ServiceSettings::default(), config), store)
+    }
+
     /// Serves these rules within these limits.
     pub(crate) fn with_limits(rules: &str, limits: HttpLimits, runtime: Settings) -> Self {
         let clock = Arc::new(ManualClock::at(START));

@@ -7,7 +7,7 @@ use tidegate_store_redis::RedisStore;
 use tidegate_testkit::SentinelGroup;
 use tokio::time::Instant;
 
-use crate::subject::{Target, a_day, eventually, prompt, spend, store};
+use crate::subject::{Target, a_day, ask, eventually, prompt, spend, store};
 
 fn target() -> Target {
     Target::new("rule", "42", a_day(1_000_000))
@@ -114,4 +114,62 @@ async fn failover_is_heard_though_one_sentinel_is_silent() {
         eventually("it moves by itself", async || if has_moved() { Ok(()) } else { Err(silent) }).await;
         group.sentinels()[silent].resume();
     }
+}
+
+/// What a planned failover lost: hits that were admitted and that the new master does not know, and for how long such were
+/// admitted.
+#[derive(Debug, Default)]
+struct LostHits {
+    hits: u64,
+    during: Duration,
+}
+
+/// Asks every few milliseconds while one of two servers takes over from the other.
+async fn lost_in_a_planned_failover(replicas_to_write: &str) -> LostHits {
+    let group = SentinelGroup::start();
+    for node in group.nodes() {
+        node.cmd(&["CONFIG", "SET", "min-replicas-to-write", replicas_to_write]);
+    }
+    let store = store(&group.url(), &prompt());
+    eventually("it decides", async || spend(&store, &target()).await).await;
+    let old = group.master().addr();
+    let new = group.nodes().iter().find(|node| node.addr() != old).unwrap();
+    group.sentinels()[0].cmd(&["SENTINEL", "FAILOVER", group.service()]);
+    // What was left after each hit that was admitted, and when that was.
+    let mut admitted: Vec<(u64, Instant)> = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < deadline, "the new master decides nothing after {admitted:?}");
+        let decides = calls(new) > 0;
+        if let Ok(outcomes) = ask(&store, &[target().spend(1)]).await {
+            admitted.push((outcomes[0].remaining, Instant::now()));
+            if decides {
+                break;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let Some(place) = admitted.windows(2).position(|pair| pair[1].0 >= pair[0].0) else {
+        return LostHits::default();
+    };
+    let ((last, until), (first, _)) = (admitted[place], admitted[place + 1]);
+    let hits = first + 1 - last;
+    let known = place.saturating_sub(usize::try_from(hits).unwrap());
+    LostHits { hits, during: until - admitted[known].1 }
+}
+
+/// Sentinel announces a promoted replica only when it has seen that it is a master, and looks once a second: until then the
+/// old one admits what is lost.
+#[tokio::test]
+async fn planned_failover_loses_the_hits_of_some_seconds_at_most() {
+    let lost = lost_in_a_planned_failover("0").await;
+    println!("a planned failover lost {lost:?}");
+    assert!(lost.during < Duration::from_secs(5), "{lost:?}");
+}
+
+#[tokio::test]
+async fn planned_failover_loses_next_to_nothing_where_a_master_needs_its_replica() {
+    let lost = lost_in_a_planned_failover("1").await;
+    println!("a planned failover with min-replicas-to-write 1 lost {lost:?}");
+    assert!(lost.during < Duration::from_millis(500), "{lost:?}");
 }

@@ -186,6 +186,15 @@ fn a_lease_around_work_lives_as_long_as_the_work_and_no_longer() {
 }
 
 #[test]
+fn a_prepared_check_that_would_limit_nobody_is_an_error() {
+    let rules = "{ domain: api, rules: [{ name: per-user, key: [user], limits: [1/minute] }] }";
+    let limiter = in_memory(rules).unwrap();
+    let error = limiter.prepare("api", ["usr"]).unwrap_err().to_string();
+    assert!(error.contains("rule per-user counts by `user`"), "{error}");
+    assert!(limiter.prepare("api", ["user"]).is_ok());
+}
+
+#[test]
 fn a_prepared_check_follows_rules_that_change() {
     let rules = |limit: &str| {
         tidegate::rules::Rules::new("api").rule(tidegate::rules::Rule::new("r").key("user").limit(limit))

@@ -9,6 +9,7 @@ use tidegate_rulestore::Role;
 use tidegate_testkit::http;
 
 use super::document::operations;
+use super::sessions::pass_on;
 use super::world::{CONFIGURED, Node};
 
 const MARKUP: &str = "<img src=x onerror=alert(1)>";
@@ -245,21 +246,25 @@ fn an_event_stream_outlasts_idle_connections_of_strangers() {
     drop(strangers);
 }
 
+/// An upload of 31 MiB, of which one byte comes.
+fn begin_upload(node: &Node, (header, value): (&str, &str)) -> TcpStream {
+    let mut stream = TcpStream::connect(node.address).unwrap();
+    let head = format!(
+        "POST /admin/v1/replay/log HTTP/1.1\r\nhost: {}\r\n{header}: {value}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{{",
+        node.address,
+        31 << 20
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
 #[test]
 fn unfinished_uploads_of_one_caller_are_bounded_before_they_are_read() {
     let node = Node::start();
     let token = node.token(Role::Viewer, false);
-    let begin = |token: &str| {
-        let mut stream = TcpStream::connect(node.address).unwrap();
-        let head = format!(
-            "POST /admin/v1/replay/log HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{{",
-            31 << 20
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        stream
-    };
-    let mut uploads: Vec<TcpStream> = (0..30).map(|_| begin(&token)).collect();
+    let begin = || begin_upload(&node, ("authorization", &format!("Bearer {token}")));
+    let mut uploads: Vec<TcpStream> = (0..30).map(|_| begin()).collect();
     // All but the one that came first are refused, at once: the one that was taken is given up after 30 s.
     let answer_of_any = |uploads: &mut Vec<TcpStream>| {
         let found = uploads.iter_mut().enumerate().find_map(|(at, stream)| {
@@ -277,6 +282,41 @@ fn unfinished_uploads_of_one_caller_are_bounded_before_they_are_read() {
     }
     // Another caller is not locked out.
     let large = format!("domain: api\nrules: [{{ name: a, limits: [1/s] }}]\n#{}\n", "x".repeat(1 << 20));
+    assert_eq!(node.publish(1, &large).status, 200);
+    drop(uploads);
+}
+
+#[test]
+fn tokens_made_with_links_share_the_bounds_of_the_token_behind_them() {
+    let node = Node::start();
+    let viewer = node.token(Role::Viewer, false);
+    // Of them all one upload finds room: 31 MiB of 32. One has the name of the token that publishes below.
+    let tokens = [pass_on(&node, &viewer, "configured"), pass_on(&node, &viewer, "other"), viewer];
+    let session =
+        http::post_json(node.address, "/admin/v1/session", &json!({ "token": tokens[1] }).to_string());
+    let (cookie, csrf) =
+        (session.header("set-cookie").unwrap(), session.json()["csrf"].as_str().unwrap().to_owned());
+    let of_session = format!("{}\r\nx-csrf-token: {csrf}", cookie.split(';').next().unwrap());
+    let mut uploads: Vec<TcpStream> = tokens
+        .iter()
+        .map(|token| begin_upload(&node, ("authorization", &format!("Bearer {token}"))))
+        .chain([begin_upload(&node, ("cookie", &of_session))])
+        .collect();
+    let mut refused = 0;
+    let three_are_refused = || {
+        uploads.retain_mut(|stream| {
+            stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            let mut answer = [0; 1024];
+            let Ok(read) = stream.read(&mut answer) else { return true };
+            let answer = String::from_utf8_lossy(&answer[..read]);
+            assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("your other uploads"), "{answer}");
+            refused += 1;
+            false
+        });
+        (refused == 3).then_some(())
+    };
+    tidegate_testkit::poll(Duration::from_secs(20), three_are_refused).expect("three of four are refused");
+    let large = format!("domain: api\nrules: [{{ name: a, limits: [1/s] }}]\n#{}\n", "x".repeat(8 << 20));
     assert_eq!(node.publish(1, &large).status, 200);
     drop(uploads);
 }

@@ -163,6 +163,47 @@ fn a_link_of_any_role_becomes_a_token_and_survives_a_mistake() {
     assert_eq!(rules(), 401, "it ends with the token that made the link");
 }
 
+/// A token that `token` makes for another machine with a link.
+pub(super) fn pass_on(node: &Node, token: &str, name: &str) -> String {
+    let link = node.ask_as(token, "POST", "/session/link", &[], &Value::Null).json();
+    let wanted = json!({ "code": link["code"], "name": name }).to_string();
+    let made = http::post_json(node.address, "/admin/v1/session/token", &wanted);
+    assert_eq!(made.status, 201, "{}", made.text());
+    made.json()["token"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn who_makes_a_token_with_a_link_takes_no_name_of_another() {
+    let node = Node::start();
+    let (viewer, _) = token(&node, "viewer", None);
+    let name = |token: &str| {
+        node.ask_as(token, "GET", "/session", &[], &Value::Null).json()["name"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((name(CONFIGURED), name(&viewer)), ("configured".to_owned(), "viewer".to_owned()));
+    for other in ["configured", "editor"] {
+        let made = pass_on(&node, &viewer, other);
+        assert_eq!(
+            (name(&made), &*Browser::log_in(&node, &made).sessions()[0]["name"].to_string()),
+            ("viewer".to_owned(), "\"viewer\"")
+        );
+    }
+    // Its own name says in the list of tokens which machine it is for.
+    let tokens = node.get("/tokens")["tokens"].to_string();
+    assert!(
+        tokens.contains("\"name\":\"editor\"") && tokens.contains("\"created_by\":\"viewer\""),
+        "{tokens}"
+    );
+    let actors = node.get("/audit")["entries"].clone();
+    let of_viewer = actors
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["action"].as_str().unwrap().starts_with("login"));
+    for entry in of_viewer {
+        assert_eq!((&entry["actor"], &entry["target"]), (&json!("viewer"), &json!("viewer")));
+    }
+}
+
 #[test]
 fn only_the_newest_link_of_a_token_works() {
     let node = Node::start();

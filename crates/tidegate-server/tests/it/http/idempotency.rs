@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tidegate_core::Micros;
+use tidegate_store::{Record, Reply, Store as _};
 
 use super::PER_USER;
 use crate::world::World;
@@ -92,13 +93,28 @@ fn after_a_minute_the_name_is_free() {
 fn a_name_is_kept_for_its_minute_however_many_follow() {
     let world = World::new(PER_USER);
     let first = world.post("/v1/check", &check("42", "r-1")).json();
-    for batch in 0..400 {
+    // More than 65,536, which once were the most.
+    for batch in 0..700 {
         let named = |number| check("7", &format!("other-{batch}-{number}"));
         let checks: Vec<Value> = (0..100).map(named).collect();
         assert_eq!(world.post("/v1/check/batch", &json!({ "checks": checks })).status, 200);
     }
     assert_eq!(world.post("/v1/check", &check("42", "r-1")).json(), first);
     assert_eq!(world.left(), 2);
+}
+
+#[test]
+fn a_name_for_which_there_is_no_room_is_refused_and_spends_nothing() {
+    let (world, store) = World::with_store(PER_USER);
+    // All the memory that names have.
+    let large = vec![0; (128 << 20) - 2_048];
+    let full = Record { name: b"large", value: &large };
+    let kept = store.put_record(full, Micros::from_secs(60));
+    assert!(matches!(kept, Reply::Now(Ok(None))));
+    let mut answers = (0..10).map(|number| world.post("/v1/check", &check("42", &format!("r-{number}"))));
+    let answer = answers.find(|answer| answer.status != 200).expect("there is room for a few");
+    assert_eq!((answer.status, &answer.json()["field"]), (503, &json!("request_id")), "{}", answer.text());
+    assert_eq!(answer.json()["hint"], "nothing was spent: try again later, or leave request_id out");
 }
 
 #[test]
