@@ -203,9 +203,10 @@ fn a_home_that_is_killed_and_one_that_moves_while_it_is_asked_let_nothing_over()
         ];
         next_home.cmd(&["REPLICAOF", &ip, &port]);
         eventually("the next home has all counters", PATIENCE, || {
-            next_home.info("master_link_status").as_deref() == Some("up")
+            home.info("slave0").is_some_and(|replica| replica.contains("state=online"))
         });
-        home.cmd(&["FAILOVER", "TO", &ip, &next_port]);
+        let reply = home.cmd(&["FAILOVER", "TO", &ip, &next_port]);
+        tell!("FAILOVER: {reply:?}");
         eventually("the next home takes over, with all that was written", PATIENCE, || {
             next_home.info("role").as_deref() == Some("master")
                 && home.info("role").as_deref() == Some("slave")
