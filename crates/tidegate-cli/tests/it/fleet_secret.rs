@@ -164,7 +164,7 @@ fn store_beyond_this_machine_without_a_secret_is_warned_of() {
         (elsewhere, format!(", fleet_secret: '{SECRET}'"), false),
         (&redis.url(), String::new(), false),
     ] {
-        let mut node = Node::start(&format!("store: {{ url: '{url}'{secret} }}"));
+        let node = Node::start(&format!("store: {{ url: '{url}'{secret} }}"));
         assert_eq!(
             node.server.stderr().contains("`store.fleet_secret` is not set: whoever can write"),
             warned,
