@@ -31,7 +31,7 @@ pub(super) fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Vec<Op
         at_home.store.timeout = Some(regions.ask_within);
         let prefix = at_home.store.key_prefix.as_deref().unwrap_or("tidegate");
         at_home.store.key_prefix = Some(format!("{prefix}{GLOBAL}"));
-        let backend = Backend::open(&at_home, metrics)?;
+        let backend = Backend::open(&at_home, metrics).map_err(|why| why.of_field("regions.home"))?;
         let mut config = HomeConfig::new(backend.store(), home.domains.clone());
         config.ask_within = regions.ask_within.into();
         let default = BreakerConfig::default();
