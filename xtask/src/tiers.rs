@@ -82,7 +82,14 @@ pub(crate) const MEASURING: [(&str, &[&str]); 6] = [
             "rlqs::",
         ],
     ),
-    ("tidegate-admin", &["many_overrides::", "two_nodes_on_one_database_converge_within_two_seconds"]),
+    (
+        "tidegate-admin",
+        &[
+            "many_overrides::",
+            "jobs_of_clients_that_hang_up",
+            "two_nodes_on_one_database_converge_within_two_seconds",
+        ],
+    ),
     ("tidegate-proxy", &["floods::", "upstreams::"]),
     ("tidegate-server", &["waiting::"]),
     ("tidegate-store-redis", &["expiry::"]),

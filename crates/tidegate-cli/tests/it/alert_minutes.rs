@@ -26,12 +26,17 @@ struct FastServer {
 
 impl FastServer {
     fn start(rules: &str) -> Self {
+        FastServer::start_with(rules, "")
+    }
+
+    /// With these lines of configuration, too.
+    fn start_with(rules: &str, more: &str) -> Self {
         let (webhook, clock) = (Upstream::recording(), SteppedClock::new());
         // It begins five seconds into a minute: the rest of that minute is enough to judge.
         let ahead_s = 65 - i64::try_from(since_1970().as_secs() % 60).unwrap();
         clock.set_ahead_of_the_machine(ahead_s);
         let section = format!(
-            "alerts: {{ dashboard: 'https://gate.example', webhook: {{ url: 'http://{}/hook' }} }}",
+            "alerts: {{ dashboard: 'https://gate.example', webhook: {{ url: 'http://{}/hook' }} }}\n{more}",
             webhook.addr()
         );
         let mut server = Server::start_on(&clock, "memory:", &section);
@@ -97,8 +102,8 @@ const LEARNED_AFTER: Duration = Duration::from_secs(35 * 60);
 const MINUTES: Duration = Duration::from_secs(15 * 60);
 
 /// A server that has admitted fifteen callers in each step for longer than half an hour, by its clock, and told of nothing.
-fn learned() -> FastServer {
-    let mut server = FastServer::start(PER_USER);
+fn learned(more: &str) -> FastServer {
+    let mut server = FastServer::start_with(PER_USER, more);
     let began_s = server.ahead_s + i64::try_from(since_1970().as_secs()).unwrap();
     let until_s = began_s + i64::try_from(LEARNED_AFTER.as_secs()).unwrap();
     eventually("half an hour has passed", MINUTES, || {
@@ -119,7 +124,7 @@ const PER_USER: &str = "domain: api\nrules:\n- { name: per-user, key: [user], li
 #[test]
 #[ignore = "takes minutes: see CONTRIBUTING.md"]
 fn six_times_the_usual_requests_of_a_rule_are_told_as_a_spike() {
-    let mut server = learned();
+    let mut server = learned("");
     let alert = server.told("traffic_spike", LONG, || (0..90).map(|n| (format!("u{}", n % 15), 1)).collect());
     assert_eq!(alert["subject"], "api/per-user", "{alert}");
 }
@@ -127,9 +132,23 @@ fn six_times_the_usual_requests_of_a_rule_are_told_as_a_spike() {
 #[test]
 #[ignore = "takes minutes: see CONTRIBUTING.md"]
 fn a_rule_that_begins_to_refuse_half_of_its_requests_is_told_as_a_spike_of_refusals() {
-    let mut server = learned();
+    let mut server = learned("");
     // Every other one asks for more than the rule ever gives.
     let cost = |n| if n % 2 == 0 { 1 } else { 1_001 };
     let alert = server.told("refusal_spike", LONG, || (0..15).map(|n| (format!("u{n}"), cost(n))).collect());
     assert_eq!(alert["subject"], "api/per-user", "{alert}");
+}
+
+/// Callers choose their names, and may choose one that looks like a hash, which alerts show whole.
+#[test]
+#[ignore = "takes minutes: see CONTRIBUTING.md"]
+fn a_new_caller_whose_clear_name_begins_like_a_hash_is_told_by_its_beginning() {
+    let mut server = learned("decision_log: { clear: [user], admissions_one_in: 1 }");
+    let name = |n| if n < 60 { "#0123456789abcdef-mallory".to_owned() } else { format!("u{}", n - 60) };
+    let alert = server.told("new_top_caller", LONG, || (0..75).map(|n| (name(n), 1)).collect());
+    assert!(alert["summary"].as_str().unwrap().starts_with("user=#0… is new, and takes "), "{alert}");
+    for request in server.webhook.received() {
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        assert!(!body.contains("mallory") && !body.contains("#0123"), "{body}");
+    }
 }

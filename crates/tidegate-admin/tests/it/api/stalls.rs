@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -21,8 +21,8 @@ fn many_rules(count: usize) -> String {
     format!("domain: api\nrules:\n{}", (1..=count).map(rule).collect::<String>())
 }
 
-/// The answer, however long a busy machine takes for work of low priority.
-fn patiently(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> String {
+/// A connection on which this was asked.
+fn asking(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> TcpStream {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let mut head = format!(
         "{method} /admin/v1{path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {CONFIGURED}\r\n\
@@ -34,7 +34,12 @@ fn patiently(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], bo
     let mut stream = TcpStream::connect(node.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
     stream.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
-    let mut answer = Vec::new();
+    stream
+}
+
+/// The answer, however long a busy machine takes for work of low priority.
+fn patiently(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> String {
+    let (mut stream, mut answer) = (asking(node, method, path, headers, body), Vec::new());
     stream.read_to_end(&mut answer).unwrap();
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -79,4 +84,44 @@ fn control_thread_is_free_while_large_rules_are_worked_on() {
         }
     }
     assert!(long.is_empty(), "{long:?}");
+}
+
+#[expect(clippy::disallowed_methods, reason = "it measures how long real answers take")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Those of one caller run one after another, so that what comes last shows whether those before it still run.
+#[test]
+fn jobs_of_clients_that_hang_up_end_and_are_not_waited_for() {
+    const JOBS: u32 = 12;
+    let node = Node::start();
+    let documents = json!({ "documents": [{ "domain": "api", "text": many_rules(1_500) }] });
+    tidegate_testkit::in_three_tries(|| {
+        let began = now();
+        let alone = patiently(&node, "POST", "/rules/validate", &[], &documents);
+        assert!(alone.starts_with("HTTP/1.1 200"), "{alone}");
+        let one = began.elapsed();
+        let jobs: Vec<TcpStream> =
+            (0..JOBS).map(|_| asking(&node, "POST", "/rules/validate", &[], &documents)).collect();
+        let mut last = asking(&node, "GET", "/rules", &[], &Value::Null);
+        last.set_read_timeout(Some(one)).unwrap();
+        let mut answer = [0; 64];
+        if last.read(&mut answer).is_ok() {
+            return Err("it did not wait for the others".to_owned());
+        }
+        for job in jobs {
+            // A reset, as of a client that is killed or gives up without reading.
+            socket2::SockRef::from(&job).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        let hung_up = now();
+        last.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
+        let read = last.read(&mut answer).unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        let took = hung_up.elapsed();
+        match took < one * (JOBS / 3) {
+            true => Ok(()),
+            false => Err(format!("{took:?} after all left, where one takes {one:?}")),
+        }
+    });
 }
