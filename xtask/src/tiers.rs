@@ -86,7 +86,7 @@ pub(crate) const MEASURING: [(&str, &[&str]); 6] = [
         "tidegate-admin",
         &[
             "many_overrides::",
-            "jobs_of_clients_that_hang_up",
+            "jobs_of_clients_that_hang_up_end_and_are_not_waited_for",
             "two_nodes_on_one_database_converge_within_two_seconds",
         ],
     ),
