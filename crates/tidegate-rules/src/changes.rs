@@ -91,26 +91,16 @@ impl Described {
             format!("{of}{}", if limits.is_empty() { "unlimited".to_owned() } else { limits.join(" + ") })
         };
         let sets: Vec<String> = rule.limit_sets().map(set).collect();
-        let fields = vec![
-            ("mode", format!("{:?}", rule.mode())),
-            ("enabled", rule.is_enabled().to_string()),
-            ("when", rule.flag().map_or("always".to_owned(), |flag| format!("{flag:?}"))),
-            ("key", rule.key().join(", ")),
-            ("on_store_failure", format!("{:?}", rule.on_store_failure())),
-            ("coordination", format!("{:?}", rule.coordination())),
-            ("priority", format!("{:?}", rule.priority())),
-            ("rollout", rule.rollout().map_or("100%".to_owned(), |share| share.to_string())),
+        let mut fields = rule.settings();
+        fields.extend([
             ("experiment", rule.experiment().map_or("none".to_owned(), |share| share.to_string())),
-            ("penalty", rule.penalty().map_or("none".to_owned(), |penalty| shown(&penalty.limit))),
-            ("overdraft", rule.overdraft().get().to_string()),
-            ("over", over_of(rule)),
-            ("visible", rule.is_visible().to_string()),
+            ("over of limits", over_of_limits(rule)),
             ("overrides", format!("{:?}", rule.replacing.replaces)),
             (
                 "key_overrides",
                 format!("{:?}", rule.limits().map(|one| shown(&one.limit)).collect::<Vec<_>>()),
             ),
-        ];
+        ]);
         Described { limits: sets.join("; "), fields }
     }
 
@@ -122,7 +112,7 @@ impl Described {
         let pairs = self.fields.iter().zip(&new.fields).filter(|(old, new)| old != new);
         let named: Vec<String> = pairs
             .map(|((name, old), (_, new))| match *name {
-                "match" | "overrides" | "key_overrides" | "penalty" => (*name).to_owned(),
+                "match" | "overrides" | "key_overrides" | "penalty" | "autopilot" => (*name).to_owned(),
                 _ => format!("{name} {} -> {}", old.to_lowercase(), new.to_lowercase()),
             })
             .collect();
@@ -130,10 +120,10 @@ impl Described {
     }
 }
 
-/// What a cost above what is left does, and where limits differ from their rule in that.
-fn over_of(rule: &Rule) -> String {
+/// Which limits differ from their rule in what a cost above what is left does.
+fn over_of_limits(rule: &Rule) -> String {
     let own = rule.limits().filter_map(|one| Some(format!("{} {:?}", one.name, one.over?)));
-    std::iter::once(format!("{:?}", rule.over())).chain(own).collect::<Vec<_>>().join(", ")
+    own.collect::<Vec<_>>().join(", ")
 }
 
 impl RuleChanges {

@@ -73,24 +73,7 @@ fn of_rule(rule: &Rule, called: &Called<'_>) -> String {
         .filter_map(|number| called.get(&(rule.domain(), *number)).map(Vec::as_slice))
         .collect();
     replaces.sort_unstable();
-    format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {} {:?} {:?} {:?} {} {replaces:?} {:?}",
-        rule.domain(),
-        rule.name(),
-        rule.mode,
-        rule.on_store_failure,
-        rule.coordination,
-        rule.priority,
-        rule.key,
-        rule.enabled,
-        rule.rollout(),
-        rule.penalty().map_or(String::new(), |penalty| of_limit(&penalty.limit)),
-        rule.overdraft,
-        rule.autopilot,
-        rule.over,
-        rule.visible,
-        rule.flag(),
-    )
+    format!("{:?} {:?} {:?} {replaces:?}", rule.domain(), rule.name(), rule.settings())
 }
 
 fn of_selector(native: &NativeDomain, selector: &Selector) -> String {
@@ -127,7 +110,7 @@ pub(crate) fn of_limits(set: &LimitSet) -> String {
     text
 }
 
-fn of_limit(limit: &Limit) -> String {
+pub(crate) fn of_limit(limit: &Limit) -> String {
     if let Limit::FixedWindow(window) = limit
         && let Some(boundaries) = window.boundaries()
     {

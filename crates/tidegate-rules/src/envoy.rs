@@ -11,14 +11,13 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_core::{FixedWindow, Hits, Limit, Over};
+use tidegate_core::{FixedWindow, Limit, Over};
 
 use crate::choice::{LimitChoice, LimitSet};
 use crate::diagnostics::{Report, Span};
 use crate::limits::rule_limit;
 use crate::matching::envoy::{BranchBuilder, Counters, EnvoyDomain, LevelBuilder, Step};
-use crate::policy::PolicyNames;
-use crate::rule::{About, Coordination, Mode, OnStoreFailure, Replacing, Rule};
+use crate::rule::{Mode, Replacing, Rule};
 use crate::ruleset::{Compiling, Domain};
 use crate::runtime::BAN;
 use crate::yaml::Node;
@@ -97,32 +96,16 @@ impl Compiler<'_, '_> {
         let replaces = limit.replaces.into_iter().map(|name| self.label(name)).collect();
         let called = limit.name.clone().map(|name| self.label(name));
         let rule = Rule {
-            index,
-            name: self.rule_name(path),
-            domain: Arc::clone(&self.domain),
             mode: match (descriptor.shadow, descriptor.quota) {
                 (true, _) => Mode::Shadow,
                 (false, true) => Mode::Quota,
                 (false, false) => Mode::Enforce,
             },
-            on_store_failure: OnStoreFailure::default(),
-            coordination: Coordination::default(),
-            priority: None,
-            key: Box::default(),
-            limits: LimitChoice::same(limits),
             label: limit.name.as_deref().map(str::to_owned),
             replacing: Replacing { called, replaces },
-            about: About::default(),
-            enabled: true,
-            when: None,
-            rollout: None,
-            penalty: None,
-            overdraft: Hits::ZERO,
             // That service adds a cost to the counter whatever is left.
             over: Over::Debt,
-            autopilot: None,
-            visible: true,
-            policies: PolicyNames::default(),
+            ..Rule::plain(index, self.rule_name(path), Arc::clone(&self.domain), LimitChoice::same(limits))
         };
         self.rules.push(rule);
         Some(index)

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tidegate_core::{Hits, Limit, Micros, Over, Scope};
 
 use crate::choice::{LimitChoice, LimitSet};
+use crate::digest::of_limit;
 use crate::flags::FollowedFlag;
 use crate::policy::{Policy, PolicyNames};
 use crate::split::{Share, Split};
@@ -189,16 +190,25 @@ impl Rule {
 
     /// A rule that matches nothing on its own: bans of a whole domain are reported under its name.
     pub(crate) fn carrier(index: usize, name: &str, domain: &str) -> Self {
+        let unlimited = LimitChoice::same(LimitSet::Unlimited);
+        Rule {
+            coordination: Coordination::Local,
+            ..Rule::plain(index, name.to_owned(), domain.into(), unlimited)
+        }
+    }
+
+    /// A rule that says nothing but its limits.
+    pub(crate) fn plain(index: usize, name: String, domain: Arc<str>, limits: LimitChoice) -> Self {
         Rule {
             index,
-            name: name.to_owned(),
-            domain: domain.into(),
+            name,
+            domain,
             mode: Mode::Enforce,
             on_store_failure: OnStoreFailure::default(),
-            coordination: Coordination::Local,
+            coordination: Coordination::default(),
             priority: None,
             key: Box::default(),
-            limits: LimitChoice::same(LimitSet::Unlimited),
+            limits,
             label: None,
             replacing: Replacing::default(),
             about: About::default(),
@@ -212,6 +222,25 @@ impl Rule {
             visible: true,
             policies: PolicyNames::default(),
         }
+    }
+
+    /// What it says besides its name, its limits and which requests it matches: two rules behave alike if this is equal.
+    pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("mode", format!("{:?}", self.mode)),
+            ("enabled", self.enabled.to_string()),
+            ("when", self.flag().map_or("always".to_owned(), |flag| format!("{flag:?}"))),
+            ("key", self.key.join(", ")),
+            ("on_store_failure", format!("{:?}", self.on_store_failure)),
+            ("coordination", format!("{:?}", self.coordination)),
+            ("priority", format!("{:?}", self.priority)),
+            ("rollout", self.rollout().map_or("100%".to_owned(), |share| share.to_string())),
+            ("penalty", self.penalty().map_or("none".to_owned(), |penalty| of_limit(&penalty.limit))),
+            ("overdraft", self.overdraft.get().to_string()),
+            ("over", format!("{:?}", self.over)),
+            ("autopilot", format!("{:?}", self.autopilot)),
+            ("visible", self.visible.to_string()),
+        ]
     }
 
     /// Its limits by group: everybody (an empty name), each tier by its name, `experiment`. Those of single keys are left

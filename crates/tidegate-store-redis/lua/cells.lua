@@ -41,8 +41,10 @@ local function decide(letter, key, raw, hits, a, b, c, d, e, f)
     return leaky_bucket_decide(raw, now, hits, a, b, c, d, e, f)
   elseif letter == "l" then
     return sliding_log_decide(key, raw, now, hits, a, b, c, d, e)
+  elseif letter == "c" or letter == "k" then
+    return concurrency_decide(key, now, hits, f > 0 and lease_name(f), a, b, c)
   end
-  return concurrency_decide(key, now, hits, f > 0 and lease_name(f), a, b, c)
+  error("no algorithm has the letter " .. letter)
 end
 
 -- What `decide` would say once `noted` more refused requests have been noted. Changes nothing.

@@ -249,14 +249,31 @@ pub(crate) fn read_record(record: &[u8]) -> Option<(Fingerprint, RecordState<'_>
 mod tests {
     use super::*;
 
+    fn name(number: usize) -> [u8; 32] {
+        let mut name = [0; 32];
+        name[..8].copy_from_slice(&number.to_le_bytes());
+        name
+    }
+
+    #[test]
+    fn unwritten_records_and_kept_answers_are_bounded() {
+        let names = RequestNames::new();
+        let now = Timestamp::from_micros(1_000_000);
+        for number in 0..=MOST_UNWRITTEN {
+            let (from, to) = (number.to_le_bytes().to_vec(), Some(Vec::new()));
+            names.remember(Unwritten { name: name(number), from, to, until: now + KEPT });
+        }
+        assert_eq!(names.unwritten(), (MOST_UNWRITTEN, 1));
+        let (answer, most) = (vec![0; 1 << 20], MOST_KEPT_BYTES >> 20);
+        (0..2 * most).for_each(|number| names.keep_here(name(number), answer.clone(), now));
+        let is_kept = |number| names.kept_here(&name(number), now).is_some();
+        assert!(names.kept_here.lock().bytes <= MOST_KEPT_BYTES);
+        assert!(!is_kept(0) && is_kept(2 * most - 1), "the oldest make room");
+    }
+
     #[test]
     fn names_in_flight_are_bounded() {
         let names = Arc::new(RequestNames::new());
-        let name = |number: usize| {
-            let mut name = [0; 32];
-            name[..8].copy_from_slice(&number.to_le_bytes());
-            name
-        };
         let mut marks: Vec<NameUse> = (0..MOST_IN_FLIGHT).map(|number| names.begin(name(number))).collect();
         assert!(marks.iter().all(|mark| matches!(mark, NameUse::Begun(_))));
         assert!(matches!(names.begin(name(MOST_IN_FLIGHT)), NameUse::Full));
