@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// Commands per batch.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64])]
     pipeline: Vec<usize>,
+    /// Keys, each of which is asked for about as often.
+    #[arg(long, value_delimiter = ',', default_values_t = [100_000])]
+    keys: Vec<usize>,
     /// Connections.
     #[arg(long, default_value_t = 32)]
     connections: usize,
@@ -35,11 +38,11 @@ pub(crate) struct Options {
     client_core: usize,
 }
 
-const KEYS: &str = "100000";
-
 /// What is asked of whom. The first is what the others are compared with.
-const LOADS: [Load; 4] = [
+const LOADS: [Load; 5] = [
     Load { name: "redis PING", server: Who::Redis, command: &["PING"] },
+    // Touches a key, as a decision does.
+    Load { name: "redis INCR", server: Who::Redis, command: &["INCR", "key:__rand_int__"] },
     Load {
         name: "tidegate CL.THROTTLE",
         server: Who::Ours,
@@ -80,28 +83,36 @@ struct Run {
 pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let redis = Server::redis(options.server_core)?;
     let ours = Server::ours(options)?;
-    for pipeline in &options.pipeline {
+    let cases =
+        options.keys.iter().flat_map(|keys| options.pipeline.iter().map(|pipeline| (*keys, *pipeline)));
+    for (keys, pipeline) in cases {
         let mut runs: [Vec<Run>; LOADS.len()] = Default::default();
         for round in 0..=options.rounds {
             for (load, runs) in LOADS.iter().zip(&mut runs) {
                 let server = if load.server == Who::Redis { &redis } else { &ours };
-                let run = measure(options, *pipeline, load, server)?;
+                let run = measure(options, (keys, pipeline), load, server)?;
                 // The first round warms caches, branch predictors and the store.
                 if round > 0 {
                     runs.push(run);
                 }
             }
         }
-        report(options, *pipeline, &runs);
+        report(options, (keys, pipeline), &runs);
     }
     Ok(())
 }
 
-fn measure(options: &Options, pipeline: usize, load: &Load, server: &Server) -> Result<Run, Box<dyn Error>> {
+fn measure(
+    options: &Options,
+    (keys, pipeline): (usize, usize),
+    load: &Load,
+    server: &Server,
+) -> Result<Run, Box<dyn Error>> {
     // Reading and writing a batch takes about as long as answering forty commands.
     let commands = options.commands * pipeline / (pipeline + 40);
     let mut command = pinned(options.client_core, &find_tool("redis-benchmark"));
-    command.args(["-h", "127.0.0.1", "-p", &server.address.port().to_string(), "--csv", "-r", KEYS]);
+    command.args(["-h", "127.0.0.1", "-p", &server.address.port().to_string(), "--csv"]);
+    command.args(["-r", &keys.to_string()]);
     command.args(["-n", &commands.to_string(), "-P", &pipeline.to_string()]);
     command.args(["-c", &options.connections.to_string()]).args(load.command);
     let before = server.cpu()?;
@@ -180,9 +191,9 @@ fn pinned(core: usize, program: &Path) -> Command {
     command
 }
 
-fn report(options: &Options, pipeline: usize, runs: &[Vec<Run>; LOADS.len()]) {
+fn report(options: &Options, (keys, pipeline): (usize, usize), runs: &[Vec<Run>; LOADS.len()]) {
     let Options { connections, rounds, .. } = options;
-    println!("pipeline {pipeline} ({connections} connections, {KEYS} keys, medians of {rounds} runs)");
+    println!("pipeline {pipeline} ({connections} connections, {keys} keys, medians of {rounds} runs)");
     println!(
         "{:22} {:>10} {:>11} {:>6} {:>8} {:>8} {:>11} {:>11}",
         "", "rps", "CPU us/cmd", "busy", "p50 ms", "p99 ms", "rps ratio", "CPU ratio"

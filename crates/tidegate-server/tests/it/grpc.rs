@@ -83,6 +83,14 @@ async fn a_request_is_answered() {
 }
 
 #[tokio::test]
+async fn answers_have_no_date() {
+    let served = Served::start();
+    let request = RateLimitRequest { domain: "api".to_owned(), ..RateLimitRequest::default() };
+    let reply = RateLimitServiceClient::new(served.channel.clone()).should_rate_limit(request).await.unwrap();
+    assert!(!reply.metadata().contains_key("date"), "{:?}", reply.metadata());
+}
+
+#[tokio::test]
 async fn an_error_travels_as_a_status_with_its_message() {
     let status = Served::start().ask("").await.unwrap_err();
     assert_eq!(status.code(), StatusCode::InvalidArgument);
