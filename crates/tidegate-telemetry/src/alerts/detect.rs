@@ -9,12 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::found::{Found, OthersHeard, Unjudged};
 use super::kinds::{Finding, Kind, RuleName};
 use super::minutes::Minute;
+use super::shares::{NodeId, Shares};
 use super::signals::Signals;
 use super::traffic::{Traffic, TrafficStats};
 
 /// When something is worth an alert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thresholds {
+    /// The fraction of a node's requests, decided without the store, above which that is a problem.
+    pub without_store: f64,
     /// The store's p99 above which it is slow.
     pub store_p99_us: f64,
     /// The fraction of its memory above which the store is nearly full.
@@ -34,6 +37,7 @@ pub struct Thresholds {
 impl Default for Thresholds {
     fn default() -> Self {
         Thresholds {
+            without_store: 0.001,
             store_p99_us: 5_000.0,
             store_memory: 0.85,
             certificate_days: 14,
@@ -50,15 +54,13 @@ impl Default for Thresholds {
 pub struct Detector {
     thresholds: Thresholds,
     last: BTreeMap<NodeId, Signals>,
+    shares: Shares,
     traffic: Traffic,
     /// Findings of the last whole minute, valid until the next one.
     by_minute: Vec<Finding>,
     /// What of the last minute could not be judged.
     unjudged: Unjudged,
 }
-
-/// A process: its node's name, and when it started.
-type NodeId = (String, u64);
 
 fn id(signals: &Signals) -> NodeId {
     (signals.node.clone(), signals.started_us)
@@ -78,6 +80,7 @@ impl Detector {
         let mut found = self.states(now_s, nodes);
         found.extend(skew(known));
         found.extend(self.increases(nodes));
+        found.extend(self.shares.look(now_s, nodes, self.thresholds.without_store));
         found.extend(self.by_minute.iter().cloned());
         self.last = nodes.iter().map(|one| (id(one), one.clone())).collect();
         found.sort_by(|one, other| (one.kind, &one.subject).cmp(&(other.kind, &other.subject)));
@@ -153,15 +156,15 @@ impl Detector {
         }
         for one in nodes {
             if let Some(p99) = one.store_p99_us.filter(|p99| *p99 > limits.store_p99_us) {
-                let summary =
-                    format!("99 of 100 calls to the store take up to {:.1} ms on {}", p99 / 1e3, one.node);
+                let (store, node) = (one.the_store(), &one.node);
+                let summary = format!("99 of 100 calls to {store} take up to {:.1} ms on {node}", p99 / 1e3);
                 found.push(Finding::new(Kind::StoreSlow, one.node.clone(), summary));
             }
             if one.store_most_bytes > 0
                 && one.store_bytes as f64 > limits.store_memory * one.store_most_bytes as f64
             {
                 let part = 100 * one.store_bytes / one.store_most_bytes;
-                let summary = format!("the store has {part} % of the memory that it may have");
+                let summary = format!("{} uses {part} % of the memory that it may use", one.the_store());
                 found.push(Finding::new(Kind::StoreMemory, "store", summary));
             }
             if one.reload_failed {
@@ -197,9 +200,7 @@ impl Detector {
     fn increases(&self, nodes: &[Signals]) -> Vec<Finding> {
         type Counter = fn(&Signals) -> u64;
         let mut found = Vec::new();
-        let checks: [(Kind, Counter, &str); 4] = [
-            (Kind::Fallback, |one| one.fallbacks, "decides without the shared counters"),
-            (Kind::Overload, |one| one.overloads, "asks more of the store than it answers in time"),
+        let checks: [(Kind, Counter, &str); 2] = [
             (
                 Kind::SpentEvicted,
                 |one| one.evicted_spent,
@@ -208,7 +209,7 @@ impl Detector {
             (
                 Kind::StoreEvicts,
                 |one| one.store_evicted,
-                "sees Redis drop counters because its memory is full",
+                "sees the store drop counters because its memory is full",
             ),
         ];
         for one in nodes {
@@ -312,12 +313,12 @@ mod tests {
     #[test]
     fn a_counter_that_stands_still_is_no_finding() {
         let mut detector = Detector::default();
-        let at = |count| [node("a", |one| one.fallbacks = count)];
+        let at = |count| [node("a", |one| one.evicted_spent = count)];
         assert_eq!(kinds(&look(&mut detector, 0, &at(5))), []);
         assert_eq!(kinds(&look(&mut detector, 1, &at(5))), []);
-        assert_eq!(kinds(&look(&mut detector, 2, &at(6))), [Kind::Fallback]);
+        assert_eq!(kinds(&look(&mut detector, 2, &at(6))), [Kind::SpentEvicted]);
         assert_eq!(kinds(&look(&mut detector, 3, &at(0))), [], "a node that restarted counts from nothing");
-        let other = node("a", |one| (one.fallbacks, one.started_us) = (9, 1));
+        let other = node("a", |one| (one.evicted_spent, one.started_us) = (9, 1));
         assert_eq!(kinds(&look(&mut detector, 4, &[other])), [], "another process of that name is another");
     }
 

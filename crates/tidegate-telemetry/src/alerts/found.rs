@@ -67,6 +67,7 @@ impl Found {
             // Without a request, or an answer, nothing shows it, while the store is unchanged.
             Kind::Fallback | Kind::StoreSlow => of_another || self.without_store.contains(subject),
             Kind::Overload
+            | Kind::NodeOverload
             | Kind::SpentEvicted
             | Kind::ReloadFailed
             | Kind::PublishFailed
@@ -132,6 +133,7 @@ mod tests {
             "breaker_open b",
             "fallback b",
             "overload b",
+            "node_overload b",
             "store_slow b",
             "spent_evicted b",
             "reload_failed b",

@@ -15,6 +15,7 @@ pub enum Kind {
     BreakerOpen,
     Fallback,
     Overload,
+    NodeOverload,
     StoreSlow,
     StoreMemory,
     StoreEvicts,
@@ -34,11 +35,12 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 19] = [
+    pub const ALL: [Kind; 20] = [
         Kind::StoreDown,
         Kind::BreakerOpen,
         Kind::Fallback,
         Kind::Overload,
+        Kind::NodeOverload,
         Kind::StoreSlow,
         Kind::StoreMemory,
         Kind::StoreEvicts,
@@ -64,6 +66,7 @@ impl Kind {
             Kind::BreakerOpen => "breaker_open",
             Kind::Fallback => "fallback",
             Kind::Overload => "overload",
+            Kind::NodeOverload => "node_overload",
             Kind::StoreSlow => "store_slow",
             Kind::StoreMemory => "store_memory",
             Kind::StoreEvicts => "store_evicts",
@@ -131,7 +134,9 @@ impl Kind {
             Kind::StoreDown | Kind::BreakerOpen | Kind::Fallback => 2,
             Kind::StoreEvicts | Kind::CertificateEnds => 2,
             Kind::ReloadFailed | Kind::PublishFailed => 5,
-            Kind::Overload | Kind::StoreSlow | Kind::StoreMemory | Kind::SpentEvicted => 30,
+            // Found only after it has lasted for half a minute: see `Shares` and `CallSpans`.
+            Kind::Overload | Kind::NodeOverload | Kind::StoreSlow => 2,
+            Kind::StoreMemory | Kind::SpentEvicted => 30,
             // Nodes differ during a rolling update.
             Kind::VersionSkew => 300,
             // Already judged by the minute.
@@ -143,18 +148,23 @@ impl Kind {
     pub(super) fn next(self) -> (&'static str, &'static str) {
         match self {
             Kind::StoreDown | Kind::BreakerOpen => (
-                "is Redis up, reachable from these nodes, and does it take writes (store_call_failures_total, for example no_replicas)? rules decide by on_store_failure meanwhile",
+                "is the store up, reachable from these nodes, and does it take writes (store_call_failures_total, for example no_replicas)? rules decide by on_store_failure meanwhile",
                 "/cluster",
             ),
             Kind::Fallback => {
                 ("which stores do not answer, and what their rules' on_store_failure admits", "/cluster")
             }
-            Kind::Overload | Kind::StoreSlow => {
-                ("Redis's core, the network, and coalesced_batch_size; add a shard", "/cluster")
+            Kind::Overload | Kind::StoreSlow => (
+                "is a core of the store full (coalesced_batch_size), or the network? give it more capacity (shards, cores), or raise store.timeout",
+                "/cluster",
+            ),
+            Kind::NodeOverload => {
+                ("add nodes, or cores: worker_busy_ratio says how busy each of them is", "/cluster")
             }
-            Kind::StoreMemory | Kind::StoreEvicts => {
-                ("raise maxmemory, and set maxmemory-policy noeviction", "/cluster")
-            }
+            Kind::StoreMemory | Kind::StoreEvicts => (
+                "give the store more memory (Redis: maxmemory, with maxmemory-policy noeviction; Memcached: -m), or fewer keys: `tidegate plan` counts them",
+                "/cluster",
+            ),
             Kind::KeyCardinality => {
                 ("which rule's key takes what callers choose; `tidegate plan` counts memory", "/rules")
             }
@@ -162,9 +172,10 @@ impl Kind {
             Kind::ReloadFailed => {
                 ("the log names file, line and a way out; so does `tidegate validate`", "/rules")
             }
-            Kind::PublishFailed => {
-                ("what Redis refuses, as the node's log says: its memory, its rights, its sizes", "/cluster")
-            }
+            Kind::PublishFailed => (
+                "what the store refuses, as the node's log says: its memory, its rights, its sizes",
+                "/cluster",
+            ),
             Kind::VersionSkew => ("which node lags, and why it refuses what others took", "/cluster"),
             Kind::CertificateEnds => {
                 ("put a new certificate in its file; it is read again automatically", "/cluster")

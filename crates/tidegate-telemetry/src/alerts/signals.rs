@@ -1,14 +1,12 @@
 //! One node's input for alerts, small enough to travel with its heartbeat.
 
 use serde::{Deserialize, Serialize};
-use tidegate_metrics::{Families, Histogram, Series};
+use tidegate_metrics::Families;
 
 use super::kinds::RuleName;
 use super::minutes::RuleCounts;
 use crate::is_without_the_store;
 
-/// The fewest calls to the store from which its latency is judged.
-const LEAST_CALLS: f64 = 20.0;
 /// The most entries of each list: an announcement has a bounded size.
 const MOST_LISTED: usize = 16;
 /// The longest name.
@@ -25,17 +23,25 @@ pub struct Signals {
     pub started_us: u64,
     /// The release that it runs.
     pub release: String,
+    /// Requests; 0 from releases that did not say.
+    pub requests: u64,
     /// Decisions without a store that failed.
     pub fallbacks: u64,
-    /// Requests that could not wait for a store that answers others.
+    /// Requests that could not wait for a store that answers others, and those of them that found its queue full.
     pub overloads: u64,
+    /// See `overloads`.
+    pub queue_full: u64,
+    /// Requests whose answer came in time, to a node too busy to take it. Older releases count them as `overloads`.
+    pub own_lags: u64,
+    /// The name of the store, if it is one server.
+    pub store: String,
     /// Nodes of the store that do not answer, and those of them whose breaker is open.
     pub stores_down: Vec<String>,
     /// Why the last call to each of `stores_down` failed, where that is known: its name, and the reason as metrics name it.
     pub store_failures: Vec<(String, String)>,
     /// Breakers that are open.
     pub breakers_open: Vec<String>,
-    /// The recent p99 of calls to the store.
+    /// The p99 of calls to the store that each of the last spans had at least: see [`CallSpans`](super::CallSpans).
     pub store_p99_us: Option<f64>,
     /// Memory used by the store.
     pub store_bytes: u64,
@@ -80,10 +86,11 @@ pub struct RuleCallers {
 }
 
 impl Signals {
-    /// Reads `families`; latencies are those since `before`.
+    /// Reads `families`.
     #[must_use]
-    pub fn read(node: &str, families: &Families, before: Option<&Histogram>) -> Signals {
+    pub fn read(node: &str, families: &Families, store_p99_us: Option<f64>) -> Signals {
         let count = |name: &str, labels: &[(&str, &str)]| families.sum(name, labels) as u64;
+        let overloads = |reason| count("tidegate_overloads", &[("reason", reason)]);
         let nodes_where = |name: &str, is: fn(f64) -> bool| -> Vec<String> {
             let found = families.series(name).iter().filter(|one| is(one.number()));
             found.filter_map(|one| one.label("node")).take(MOST_LISTED).map(short).collect()
@@ -101,12 +108,19 @@ impl Signals {
             node: node.to_owned(),
             started_us: 0,
             release: build.and_then(|build| build.label("version")).unwrap_or_default().to_owned(),
+            requests: count("tidegate_requests", &[]),
             fallbacks: count("tidegate_fallbacks", &[]),
-            overloads: count("tidegate_overloads", &[]),
+            overloads: overloads("deadline") + overloads("queue_full"),
+            queue_full: overloads("queue_full"),
+            own_lags: overloads("own_lag"),
+            store: match families.series("tidegate_store_up") {
+                [only] => only.label("node").map(short).unwrap_or_default(),
+                _ => String::new(),
+            },
             stores_down,
             store_failures,
             breakers_open: nodes_where("tidegate_breaker_state", |state| state == 2.0),
-            store_p99_us: p99_us(families, before),
+            store_p99_us,
             store_bytes: count("tidegate_store_memory_bytes", &[]),
             store_most_bytes: count("tidegate_store_memory_max_bytes", &[]),
             store_evicted: count("tidegate_store_evicted_keys", &[]),
@@ -123,6 +137,11 @@ impl Signals {
             alert: None,
             told: Vec::new(),
         }
+    }
+
+    /// What to call its store in a sentence.
+    pub(super) fn the_store(&self) -> String {
+        format!("the store {}", self.store).trim_end().to_owned()
     }
 }
 
@@ -153,27 +172,4 @@ pub fn rule_counts(families: &Families) -> Vec<RuleCounts> {
         }
     }
     rules
-}
-
-/// The upper bound of the bucket with the p99 of the store's decisions since `before`.
-fn p99_us(families: &Families, before: Option<&Histogram>) -> Option<f64> {
-    let now = store_calls(families)?;
-    let then = |index: usize| before.and_then(|then| then.buckets.get(index)).map_or(0, |(_, count)| *count);
-    let counts = now.buckets.iter().enumerate().map(|(index, (_, count))| count.saturating_sub(then(index)));
-    let counts: Vec<u64> = counts.collect();
-    let all = Some(counts.iter().sum::<u64>() as f64).filter(|all| *all >= LEAST_CALLS)?;
-    let mut below = 0;
-    let index = counts.iter().position(|count| {
-        below += count;
-        below as f64 >= all * 0.99
-    })?;
-    let bound = |index: usize| now.buckets[index].0 * 1e6;
-    Some(if bound(index).is_finite() { bound(index) } else { bound(index.saturating_sub(1)) })
-}
-
-/// The durations of decisions by the store, since the process started.
-#[must_use]
-pub fn store_calls(families: &Families) -> Option<&Histogram> {
-    let mut durations = families.series("tidegate_store_duration_seconds").iter();
-    durations.find(|one| one.label("op") == Some("decide")).and_then(Series::histogram)
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tidegate_admin::{CallerWatch, ControlPlane, at_low_priority};
 use tidegate_core::Micros;
-use tidegate_metrics::{Families, Histogram, Registry};
+use tidegate_metrics::{Families, Registry};
 use tidegate_store::{Clock, Record, Store};
 use tidegate_telemetry::alerts::{
-    ActiveAlerts, Alert, AlertStats, Detector, MOST_SILENCES, Minute, Minutes, Notice, OthersHeard,
-    RuleCounts, RuleName, Sender, SenderLease, SenderRole, Severity, SharedAlerts, Signals, Silence,
-    TrafficStats, WebhookQueue, rule_counts, store_calls,
+    ActiveAlerts, Alert, AlertStats, CallSpans, Detector, MOST_SILENCES, Minute, Minutes, Notice,
+    OthersHeard, RuleCounts, RuleName, Sender, SenderLease, SenderRole, Severity, SharedAlerts, Signals,
+    Silence, TrafficStats, WebhookQueue, rule_counts,
 };
 
 use super::backend::Backend;
@@ -42,8 +42,6 @@ const USUAL_TTL: Micros = Micros::from_secs(15 * 24 * 3600);
 const NOTHING_USUAL: (&[u8], Micros) = (&[0], Micros::from_secs(60));
 /// How long a look waits for its notices to be delivered.
 const DELIVERED_WITHIN: Duration = Duration::from_millis(500);
-/// Latencies cover approximately the last ten seconds.
-const COMPARE_AFTER_S: u64 = 10;
 /// Seconds into a minute at which the previous one is requested: until all nodes have reported, with clocks that differ.
 const ASK_FOR_MINUTE_AT: [u64; 4] = [5, 20, 35, 50];
 
@@ -64,8 +62,8 @@ pub(super) struct AlertWatcher {
     node: String,
     /// Whether other nodes have the same name.
     has_namesakes: bool,
-    /// The durations of calls to the store as of a while ago.
-    before: Option<(u64, Histogram)>,
+    /// The durations of calls to the store.
+    calls: CallSpans,
     minutes: MinuteSource,
     /// None only while the callers are read.
     callers: Option<CallerWatch>,
@@ -105,7 +103,7 @@ impl AlertWatcher {
             clock,
             node: node.to_owned(),
             has_namesakes: false,
-            before: None,
+            calls: CallSpans::default(),
             minutes: MinuteSource { own: Minutes::default(), judged: None },
             callers: Some(CallerWatch::new(one_in)),
             own: Signals::default(),
@@ -194,8 +192,7 @@ impl AlertWatcher {
     /// Announces this node's signals and returns those of the others; `None` if the store does not answer.
     async fn tell_and_hear(&mut self, now_s: u64, families: Families) -> Option<Vec<Signals>> {
         let callers = std::mem::take(&mut self.own.callers);
-        let before = self.before.as_ref().map(|(_, calls)| calls);
-        self.own = Signals::read(&self.node, &families, before);
+        self.own = Signals::read(&self.node, &families, self.calls.step(now_s, &families));
         (self.own.version, self.own.started_us) = self.control.running_version();
         self.own.publish_failed = self.control.not_distributed().is_some();
         self.own.callers = callers;
@@ -203,9 +200,6 @@ impl AlertWatcher {
         self.own.told = self.desk.with_book(|book| {
             book.told(MOST_HEARD).into_iter().map(|alert| alert.fingerprint.clone()).collect()
         });
-        if self.before.as_ref().is_none_or(|(at, _)| now_s.abs_diff(*at) >= COMPARE_AFTER_S) {
-            self.before = Some((now_s, store_calls(&families).cloned().unwrap_or_default()));
-        }
         if !self.control.is_shared() {
             return Some(Vec::new());
         }
