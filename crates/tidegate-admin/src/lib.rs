@@ -18,7 +18,7 @@ pub use control::{
     Alone, CHANGES_BESIDE, CallerWatch, ChangesSince, CompileFailure, ConfiguredToken, ControlConfig,
     ControlPlane, EventCounts, Fleet, FleetAnswer, FleetError, HistoryChunk, HistoryRow, LastSecond,
     MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeStatus, NoteFuture, PublishedSet, Resolution, RuleSource,
-    RunningRules, WHOLE_SET, heartbeat_of, without_replaced,
+    RunningRules, StoreCost, StoreCosts, WHOLE_SET, heartbeat_of, without_replaced,
 };
 pub use listener::{Admin, BindError};
 pub use log_metrics::DecisionLogMetrics;

@@ -16,6 +16,7 @@ use crate::event::{Entry, Event};
 use crate::record::{Digester, LONGEST_NAME, Record, When};
 use crate::ring::{Found, Query, Ring, search};
 use crate::sample::{Admissions, PerSecond};
+use crate::sides::{Experiments, SideCallers};
 use crate::sink::Sink;
 use crate::top::{Noted, RankBy, Top, TopCallers};
 
@@ -37,6 +38,7 @@ pub struct DecisionLog {
     clock: Arc<dyn Clock>,
     top: TopCallers,
     demand: Demand,
+    experiments: Experiments,
     kept: AtomicU64,
     renewals_left_out: AtomicU64,
 }
@@ -76,9 +78,21 @@ impl DecisionLog {
             clock,
             top: TopCallers::default(),
             demand: Demand::default(),
+            experiments: Experiments::default(),
             kept: AtomicU64::new(0),
             renewals_left_out: AtomicU64::new(0),
         })
+    }
+
+    /// Counts the caller on its side of every experiment that the request is in.
+    #[cold]
+    fn count_sides(&self, decided: &Decided<'_>, now_us: u64) {
+        for (found, _, report) in decided.by_match() {
+            if let Some(variant) = report.variant {
+                let of = [decided.request.domain, found.rule.name()];
+                self.experiments.note(of, variant, self.names.caller(&found.key), now_us);
+            }
+        }
     }
 
     #[cold]
@@ -247,6 +261,12 @@ impl DecisionLog {
         &self.demand
     }
 
+    /// The callers on each side of a rule's experiment in the last day.
+    #[must_use]
+    pub fn sides(&self, domain: &str, rule: &str) -> Vec<SideCallers> {
+        self.experiments.of(domain, rule, self.clock.now().as_micros())
+    }
+
     /// Hashes the names of callers.
     #[must_use]
     pub fn names(&self) -> &Digester {
@@ -272,7 +292,8 @@ impl DecisionLog {
 }
 
 impl Observer for DecisionLog {
-    /// Observes a decision, and keeps it or not. A decision that is not kept costs only a count.
+    /// Observes a decision, and keeps it or not. A decision that is not kept costs only a count, and a hash of its key
+    /// under each rule with an experiment.
     #[inline]
     fn decided(&self, decided: &Decided<'_>) {
         // A check with cost 0, as the dashboard makes all the time, is not a decision.
@@ -280,7 +301,11 @@ impl Observer for DecisionLog {
             return;
         }
         // Uses the request's timestamp: reading the clock for every decision would cost more than the rest.
-        let second = decided.decision.asked_at().as_micros() / 1_000_000;
+        let asked_us = decided.decision.asked_at().as_micros();
+        if decided.decision.reports().iter().any(|report| report.variant.is_some()) {
+            self.count_sides(decided, asked_us);
+        }
+        let second = asked_us / 1_000_000;
         let kept = match (decided.decision.allowed, &decided.decision.lease) {
             (false, _) => self.refusals.take(second),
             (true, None) => self.admissions.take(second),

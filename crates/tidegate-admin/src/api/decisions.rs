@@ -19,7 +19,7 @@ use super::body::Query;
 use super::caller::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{ControlPlane, NodeAnswer, Question};
+use crate::control::{ControlPlane, NodeAnswer, Question, SHARED_FOR};
 
 /// The default and the largest number of results.
 const USUAL: usize = 100;
@@ -64,8 +64,11 @@ pub(crate) async fn search(
 ) -> Answer<Json<Value>> {
     let log = log_of(&control)?;
     let now = control.clock.now();
+    // Spans go back from the last even second: who asks the same a moment later shares the fleet's answer.
+    let shared_us = u64::try_from(SHARED_FOR.as_micros()).unwrap_or(1);
+    let back_from = Timestamp::from_micros(now.as_micros() / shared_us * shared_us);
     let moment = |text: &Option<String>, field| match text {
-        Some(text) => when::moment_or_back(text, now, field).map(|at| Some(at.as_micros())),
+        Some(text) => when::moment_or_back(text, back_from, field).map(|at| Some(at.as_micros())),
         None => Ok(None),
     };
     let (from_us, to_us) = (moment(&wanted.from, "from")?, moment(&wanted.to, "to")?);
@@ -74,7 +77,7 @@ pub(crate) async fn search(
             .hint("spans go back from now: from=1h and to=15m is what was between them"));
     }
     let steps = match &wanted.step {
-        Some(step) => Some(steps(step, from_us, to_us.unwrap_or(now.as_micros()))?),
+        Some(step) => Some(steps(step, from_us, to_us.unwrap_or(back_from.as_micros() + shared_us))?),
         None => None,
     };
     let attributes = attributes(wanted.key.as_deref())?;

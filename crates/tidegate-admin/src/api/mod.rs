@@ -9,6 +9,7 @@ mod caller;
 mod cookie;
 mod decisions;
 mod events;
+mod experiment;
 mod explain;
 mod guard;
 mod keys;
@@ -92,6 +93,7 @@ pub(crate) const ROUTES: &[(&str, &str, RouteAccess)] = &[
     ("/admin/v1/rules/{domain}/{rule}", "DELETE", EDITOR),
     ("/admin/v1/rules/{domain}/{rule}", "GET", VIEWER),
     ("/admin/v1/rules/{domain}/{rule}", "PUT", EDITOR),
+    ("/admin/v1/rules/{domain}/{rule}/experiment", "GET", VIEWER),
     ("/admin/v1/session", "DELETE", VIEWER),
     ("/admin/v1/session", "GET", VIEWER),
     ("/admin/v1/session", "POST", PUBLIC),
@@ -127,6 +129,7 @@ pub(crate) fn router(control: Arc<ControlPlane>) -> Router {
         .route("/rules", get(rules::all).put(rules::put_all).layer(large()))
         .route("/rules/validate", post(rules::validate).layer(large()))
         .route("/rules/{domain}/{rule}", one_rule.layer(large()))
+        .route("/rules/{domain}/{rule}/experiment", get(experiment::callers))
         .route("/versions", get(versions::list))
         .route("/versions/{number}", get(versions::one))
         .route("/versions/{number}/diff", get(versions::diff))

@@ -47,15 +47,12 @@ pub(crate) async fn stats(
         (history.series(window, fits), history.latencies(window))
     };
     let (of, numbers) = window.chunks();
-    let fleets = match control.fleet.is_shared() {
-        true => control.fleet.history(of, numbers).await.ok(),
-        false => None,
-    };
+    let fleets = control.fleet_history(of, numbers).await;
     // If the fleet cannot be asked, this node's own history is better than none.
     let nodes =
         if fleets.is_some() { control.limiter.remote_stats().map_or(1, |stats| stats.fleet) } else { 1 };
     let ((mut series, latencies), unknown) = match fleets {
-        Some(chunks) => merged(window, now.as_micros() / 1_000_000, chunks, own, fits),
+        Some(read) => merged(window, read.read_s, &read.chunks, own, fits),
         // Without a shared store, this node is the whole fleet.
         None => {
             let steps = window.steps().count();

@@ -7,6 +7,7 @@ use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_limiter::BreakerState;
+use tidegate_metrics::StoreUsage;
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::{AUDIT_ACTIONS, AuditFilter};
 
@@ -195,11 +196,33 @@ pub(crate) async fn stores(State(control): State<Arc<ControlPlane>>) -> Json<Val
         "keys": usage.keys,
         "bytes": usage.bytes,
         "most_bytes": usage.most_bytes,
+        "capacity": capacity(&control, &usage).await,
         "fleet": remote.map_or(1, |stats| stats.fleet),
         "debts": remote.map_or(0, |stats| stats.debts),
         "orphans": remote.map_or(0, |stats| stats.orphans),
         "database": { "kind": kind, "healthy": error.is_none(), "error": error },
     }))
+}
+
+/// How full the store is, and how busy, by what `tidegate plan` counts with; null for a store that was not measured.
+async fn capacity(control: &ControlPlane, usage: &StoreUsage) -> Value {
+    let Some(cost) = control.store_cost() else { return Value::Null };
+    let free = usage.most_bytes.saturating_sub(usage.bytes);
+    let heard = async { control.fleet.nodes().await.unwrap_or_else(|_| vec![control.note()]) };
+    let nodes = control.recent_nodes.get((), heard).await;
+    let requests_per_s: f64 = nodes.iter().map(|node| node.allowed_per_s + node.refused_per_s).sum();
+    // Each server decides on one core.
+    let servers = control.limiter.nodes().len().max(1) as f64;
+    let most_per_s = (cost.us_per_request > 0.0).then(|| (servers * 1e6 / cost.us_per_request).floor());
+    json!({
+        "bytes_per_key": cost.bytes_per_key,
+        "keys_until_full": (usage.most_bytes > 0).then(|| free.checked_div(cost.bytes_per_key)),
+        "calls_per_request": cost.calls_per_request,
+        "requests_per_s": requests_per_s,
+        "requests_per_s_most": most_per_s,
+        "calls_per_s": requests_per_s * cost.calls_per_request as f64,
+        "calls_per_s_most": most_per_s.map(|most| most * cost.calls_per_request as f64),
+    })
 }
 
 #[derive(Deserialize)]

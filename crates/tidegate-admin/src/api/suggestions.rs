@@ -18,10 +18,12 @@ use super::problem::{Answer, Problem};
 use super::publish::{Wanted, documents, editable, publish};
 use super::replay_sample::{Touched, touched};
 use super::when;
-use crate::control::{ControlPlane, JoinedDemand};
+use crate::control::{ControlPlane, Enforced, JoinedDemand, worthy};
 
 /// The number of callers above a suggested limit that are named.
 const NAMED: usize = 5;
+/// The least confidence of a suggestion, in percent.
+const LEAST_CONFIDENCE: u64 = 90;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,7 +71,8 @@ pub(crate) async fn suggestions(
     let waits = control.autopilot_waits.lock().clone();
     let mut rules: Vec<Value> = Vec::new();
     for limit in &limits {
-        let shown = shown(limit, log, &caller);
+        let mode = mode(snapshot.rules(), limit);
+        let shown = shown(limit, mode, log, &caller);
         match rules.last_mut() {
             Some(last) if last["domain"] == limit.domain && last["rule"] == limit.rule => {
                 if let Some(limits) = last["limits"].as_array_mut() {
@@ -79,7 +82,7 @@ pub(crate) async fn suggestions(
             _ => rules.push(json!({
                 "domain": limit.domain,
                 "rule": limit.rule,
-                "shadow": is_shadow(snapshot.rules(), limit),
+                "shadow": mode == Mode::Shadow,
                 "autopilot": waits.get(&(limit.domain.clone(), limit.rule.clone())),
                 "limits": [shown],
             })),
@@ -88,14 +91,17 @@ pub(crate) async fn suggestions(
     Ok(Json(json!({ "rules": rules, "nodes": nodes, "missing": missing })))
 }
 
-fn is_shadow(rules: &RuleSet, limit: &LimitDemand) -> bool {
+/// The mode of the limit's rule. One that is no longer in use was enforced, for all that is known.
+fn mode(rules: &RuleSet, limit: &LimitDemand) -> Mode {
     let is_it = |rule: &&tidegate_rules::Rule| rule.domain() == limit.domain && rule.name() == limit.rule;
-    rules.rules().find(is_it).is_some_and(|rule| rule.mode() == Mode::Shadow)
+    rules.rules().find(is_it).map_or(Mode::Enforce, |rule| rule.mode())
 }
 
-fn shown(limit: &LimitDemand, log: &DecisionLog, caller: &Caller) -> Value {
+fn shown(limit: &LimitDemand, mode: Mode, log: &DecisionLog, caller: &Caller) -> Value {
     let peaks = limit.peaks();
-    let suggestion = limit.suggestion(NAMED).map(|suggested| {
+    let suggested = worthy(limit, Enforced::of(mode, limit.quota), LEAST_CONFIDENCE, NAMED);
+    let none_because = suggested.as_ref().err().cloned();
+    let suggestion = suggested.ok().map(|suggested| {
         let above = |one: NamedPeak| {
             let (peak, mut key) = (one.peak.needed(), one.key);
             mask(&mut key, log, caller);
@@ -123,6 +129,7 @@ fn shown(limit: &LimitDemand, log: &DecisionLog, caller: &Caller) -> Value {
         "peaks": peaks.iter().map(|(value, count)| Counted { value, count }).collect::<Vec<_>>(),
         "touched": curve(limit),
         "suggestion": suggestion,
+        "none_because": none_because,
     })
 }
 
@@ -161,11 +168,14 @@ pub(crate) async fn make_shadow(
         None => {
             let demand = control.questions.demand(log, Some(domain.clone()), Some(rule.clone())).await;
             let seen = demand.limits.iter().find(|seen| seen.limit == name);
-            let suggested = seen.and_then(|seen| seen.suggestion(0)).ok_or_else(|| {
-                Problem::field("rule", "no caller was seen yet, so nothing is suggested")
+            let enforced = |seen: &LimitDemand| Enforced::of(known.mode(), seen.quota);
+            let suggested = seen.map(|seen| worthy(seen, enforced(seen), LEAST_CONFIDENCE, 0));
+            let suggested = suggested.unwrap_or_else(|| Err("no caller was seen".to_owned()));
+            let none = |why: String| {
+                Problem::field("rule", format!("nothing is suggested: {why}"))
                     .hint("give the number with `value`")
-            })?;
-            suggested.limit
+            };
+            suggested.map_err(none)?.limit
         }
     };
     let on = store.head().await?.version;

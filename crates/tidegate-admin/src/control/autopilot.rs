@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, LimitDemand};
-use tidegate_rules::{Autopilot, Timestamp, with_limit};
+use tidegate_rules::{Autopilot, Mode, Timestamp, with_limit};
 use tidegate_rulestore::{Actor, Error, Publication, PublishError, Role, RuleStore};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{ControlPlane, RuleSource, compile};
+use super::{ControlPlane, Enforced, RuleSource, compile, worthy};
 use crate::low_priority::polled_at_low_priority;
 
 /// How often rules are checked for a due step.
@@ -34,6 +34,7 @@ const AUTHOR: &str = "autopilot";
 struct StepInput<'a> {
     pilot: Autopilot,
     limit: u64,
+    enforced: Enforced,
     now: Timestamp,
     last_step: Option<Timestamp>,
     demand: Option<&'a LimitDemand>,
@@ -65,10 +66,7 @@ fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
     if known.now.since(Timestamp::from_micros(demand.since_us)) < every {
         return Err(format!("callers have been watched for less than {every}"));
     }
-    let suggested = demand.suggestion(0).ok_or("no caller was seen")?;
-    if suggested.confidence_percent < LEAST_CONFIDENCE {
-        return Err(format!("the suggestion is only {} % sure", suggested.confidence_percent));
-    }
+    let suggested = worthy(demand, known.enforced, LEAST_CONFIDENCE, 0)?;
     let (limit, target) = (known.limit, suggested.limit.clamp(min, max));
     if target.abs_diff(limit) * CLOSE_ENOUGH < limit || target == limit {
         return Err(format!("the limit {limit} is what is suggested, or close to it"));
@@ -91,6 +89,7 @@ struct Steered {
     rule: String,
     limit_name: String,
     limit: u64,
+    mode: Mode,
     pilot: Autopilot,
 }
 
@@ -184,6 +183,7 @@ impl ControlPlane {
                 rule: rule.name().to_owned(),
                 limit_name: limit.name.clone(),
                 limit: limit.limit.quota(),
+                mode: rule.mode(),
                 pilot,
             })
         };
@@ -210,6 +210,7 @@ impl ControlPlane {
         let known = StepInput {
             pilot: one.pilot,
             limit: one.limit,
+            enforced: Enforced::of(one.mode, one.limit),
             now: self.clock.now(),
             last_step,
             demand: demand.limits.iter().find(|limit| limit.limit == one.limit_name),
@@ -302,6 +303,7 @@ mod tests {
         StepInput {
             pilot: pilot(),
             limit,
+            enforced: Enforced::of(Mode::Enforce, limit),
             now: after(1),
             last_step: None,
             demand: Some(demand),
@@ -327,6 +329,16 @@ mod tests {
         };
         assert_eq!(walk(&high), [100, 110, 121, 133, 146, 150]);
         assert_eq!(walk(&low), [100, 90, 81, 73, 66, 60, 54, 50]);
+    }
+
+    #[test]
+    fn only_in_shadow_do_refused_callers_raise_a_limit() {
+        let guessers = (0..5_000).map(|caller| Peak { caller, used: 100, refused: 900 });
+        let guessers = LimitDemand { callers: guessers.collect(), ..demand(0, 0) };
+        let why = "only callers that were refused asked for more than 100";
+        assert_eq!(next(&known(&guessers, 100)), Err(why.to_owned()));
+        let shadow = StepInput { enforced: Enforced::of(Mode::Shadow, 100), ..known(&guessers, 100) };
+        assert_eq!(next(&shadow).map(|(limit, _)| limit), Ok(110));
     }
 
     #[test]

@@ -35,15 +35,14 @@ impl ControlPlane {
     /// The decisions of each side of a rule's experiment.
     pub(crate) async fn experiment(&self, domain: &str, rule: &str) -> Compared {
         let variants = VARIANTS.map(Variant::name);
-        if self.fleet.is_shared() {
-            let now_s = self.clock.now().as_micros() / 1_000_000;
-            let hour = now_s / SECONDS_AN_HOUR;
-            let first = hour.saturating_sub(HOURS - 1);
-            if let Ok(chunks) = self.fleet.history(Resolution::Minutes, first..=hour).await {
-                let sides = variants.map(|variant| (variant, experiment_in(&chunks, domain, rule, variant)));
-                let timeline = Some(timeline(&chunks, (first, now_s), (domain, rule)));
-                return Compared { sides: sides.to_vec(), of: "fleet_last_day", timeline };
-            }
+        let now_s = self.clock.now().as_micros() / 1_000_000;
+        let hour = now_s / SECONDS_AN_HOUR;
+        let first = hour.saturating_sub(HOURS - 1);
+        if let Some(read) = self.fleet_history(Resolution::Minutes, first..=hour).await {
+            let chunks = &read.chunks;
+            let sides = variants.map(|variant| (variant, experiment_in(chunks, domain, rule, variant)));
+            let timeline = Some(timeline(chunks, (first, now_s), (domain, rule)));
+            return Compared { sides: sides.to_vec(), of: "fleet_last_day", timeline };
         }
         let own = self.metrics.experiments();
         let counted = |variant| own.get(&(domain.to_owned(), rule.to_owned(), variant)).copied();

@@ -163,12 +163,12 @@ pub(crate) struct Unknown {
 pub(crate) fn merged(
     window: Window,
     now_s: u64,
-    chunks: Vec<HistoryChunk>,
+    chunks: &[HistoryChunk],
     own: Shown,
     wanted: impl Fn(&SeriesKey) -> bool,
 ) -> (Shown, Unknown) {
     let fleet = Merged {
-        chunks: chunks.into_iter().map(|chunk| (chunk.number, chunk.rows)).collect(),
+        chunks: chunks.iter().map(|chunk| (chunk.number, &chunk.rows)).collect(),
         unit_s: if window.fine() { 1 } else { SLOTS },
         now_s,
     };
@@ -193,8 +193,8 @@ pub(crate) fn merged(
     ((series.collect(), latencies.collect()), unknown)
 }
 
-struct Merged {
-    chunks: BTreeMap<u64, HashMap<String, Vec<u32>>>,
+struct Merged<'c> {
+    chunks: BTreeMap<u64, &'c HashMap<String, Vec<u32>>>,
     unit_s: u64,
     now_s: u64,
 }
@@ -219,9 +219,9 @@ struct MergedSlots {
     known: Vec<Slot>,
 }
 
-impl Merged {
+impl Merged<'_> {
     fn names(&self) -> Vec<SeriesKey> {
-        let rows = self.chunks.values().flat_map(HashMap::keys);
+        let rows = self.chunks.values().flat_map(|rows| rows.keys());
         let mut names: Vec<SeriesKey> = rows.filter_map(|row| series_of(row)).collect();
         names.sort();
         names.dedup();
@@ -374,7 +374,7 @@ mod tests {
         let mut own = Series::empty(&rule(), window());
         own.allowed = vec![Some(1.0), Some(2.0), Some(3.0), None];
         let own = (vec![own], vec![Latencies::default(); 4]);
-        let ((series, _), unknown) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        let ((series, _), unknown) = merged(window(), START + 100, &[chunk], own, |_| true);
         assert_eq!(series[0].allowed, [Some(10.0), Some(2.0), Some(10.0), None]);
         assert_eq!(unknown.of_one_node, [false, true, false, true], "and it is said where");
     }
@@ -386,7 +386,7 @@ mod tests {
         let mut own = Series::empty(&rule(), window());
         own.allowed = vec![Some(10.0); 4];
         let own = (vec![own], vec![Latencies::default(); 4]);
-        let ((series, _), unknown) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        let ((series, _), unknown) = merged(window(), START + 100, &[chunk], own, |_| true);
         assert_eq!(series[0].allowed, [Some(15.0), None, None, Some(15.0)]);
         assert_eq!(unknown.of_one_node, [false; 4]);
     }
@@ -397,7 +397,7 @@ mod tests {
         let (fast, slow) = (rows(99, &[99]), rows(1, &[0, 0, 0, 0, 0, 0, 0, 0, 1]));
         let chunk = chunk(&[(0, &fast), (0, &slow)]);
         let own = (Vec::new(), vec![Latencies::default(); 4]);
-        let ((series, latencies), _) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        let ((series, latencies), _) = merged(window(), START + 100, &[chunk], own, |_| true);
         assert_eq!((series[0].rule.as_str(), series[0].allowed[0]), ("per-user", Some(100.0)));
         assert!(latencies[0].decision_p99_us.unwrap() <= 5.0, "{latencies:?}");
     }
@@ -407,7 +407,7 @@ mod tests {
         let told = rows(10, &[]);
         let chunk = chunk(&[(0, &told), (3, &told)]);
         let own = (Vec::new(), vec![Latencies::default(); 4]);
-        let ((series, _), _) = merged(window(), START + 4, vec![chunk], own, |_| true);
+        let ((series, _), _) = merged(window(), START + 4, &[chunk], own, |_| true);
         assert_eq!(series[0].allowed, [Some(10.0), None, None, None]);
     }
 

@@ -9,6 +9,7 @@ mod distribution;
 mod events;
 mod experiment;
 mod fleet;
+mod fleet_history;
 mod fleet_query;
 mod history;
 mod local_sessions;
@@ -16,18 +17,21 @@ mod merged;
 mod published;
 mod running;
 mod seconds;
+mod shared_answers;
 mod slots;
 mod watched;
+mod worthy;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use tidegate_access::{Guesses, SecretDigest, TokenSource};
 use tidegate_decisions::DecisionLog;
-use tidegate_limiter::Limiter;
+use tidegate_limiter::{Limiter, Snapshot};
 use tidegate_metrics::{Metrics, StoreUsage};
+use tidegate_rules::RuleSet;
 use tidegate_rulestore::{Role, RuleStore};
 use tidegate_store::Clock;
 use tidegate_telemetry::alerts::{SharedAlerts, Signals};
@@ -39,6 +43,7 @@ pub use fleet::{
     Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, NEWEST_FORMAT, NodeStatus,
     NoteFuture, PublishedSet, WHOLE_SET, heartbeat_of, without_replaced,
 };
+pub(crate) use fleet_history::FleetHistory;
 pub use fleet_query::MOST_ANSWER_BYTES;
 pub(crate) use fleet_query::{
     FleetQuestions, JoinedDemand, NodeAnswer, Question, UnansweredNode, why_missing,
@@ -50,7 +55,9 @@ pub(crate) use published::PublishedRules;
 pub(crate) use running::{Base, compile, compile_while, runtime};
 pub use running::{CompileFailure, RuleSource, RunningRules};
 pub use seconds::LastSecond;
+pub(crate) use shared_answers::{SHARED_FOR, SharedAnswers};
 pub use watched::CallerWatch;
+pub(crate) use worthy::{Enforced, worthy};
 
 use local_sessions::LocalSessions;
 
@@ -101,6 +108,22 @@ pub struct ControlConfig {
     pub apart: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Returns how busy the workers are, from 0 to 1.
     pub busy: Arc<dyn Fn() -> f64 + Send + Sync>,
+    /// Returns what rules cost this node's store, if that was measured.
+    pub store_cost: StoreCosts,
+}
+
+/// Returns what rules cost their store, if that was measured.
+pub type StoreCosts = Arc<dyn Fn(&RuleSet) -> Option<StoreCost> + Send + Sync>;
+
+/// What rules cost their store, by measurements: a key at its largest, and a request that matches every rule of its domain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StoreCost {
+    /// The memory of a key whose quota is fully used.
+    pub bytes_per_key: u64,
+    /// Calls per request; requests that wait together share them.
+    pub calls_per_request: u64,
+    /// The time that a core of the store needs for a request, in microseconds.
+    pub us_per_request: f64,
 }
 
 /// The control plane of one node: its parts, each with state of its own.
@@ -118,6 +141,9 @@ pub struct ControlPlane {
     pub(crate) published: Arc<PublishedRules>,
     pub(crate) questions: FleetQuestions,
     pub(crate) history: Mutex<History>,
+    pub(crate) fleet_history: FleetHistory,
+    /// The nodes that were alive a moment ago.
+    pub(crate) recent_nodes: SharedAnswers<(), Vec<NodeStatus>>,
     pub(crate) events: Arc<Events>,
     pub(crate) alerts: AlertState,
     /// Why the autopilot last made no step, by domain and rule; only of rules in use.
@@ -142,6 +168,9 @@ pub(crate) struct Probes {
     pub(crate) usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
     pub(crate) apart: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
+    pub(crate) store_cost: StoreCosts,
+    /// That of these rules: computed once for each set.
+    pub(crate) last_cost: Mutex<(Weak<Snapshot>, Option<StoreCost>)>,
 }
 
 /// Who may use the admin API without the database.
@@ -196,7 +225,13 @@ impl ControlPlane {
             fleet,
             clock,
             identity,
-            probes: Probes { usage: config.usage, apart: config.apart, busy: config.busy },
+            probes: Probes {
+                usage: config.usage,
+                apart: config.apart,
+                busy: config.busy,
+                store_cost: config.store_cost,
+                last_cost: Mutex::default(),
+            },
             access: Access {
                 tokens: config.tokens,
                 admin_tokens: config.admin_tokens,
@@ -206,6 +241,8 @@ impl ControlPlane {
             rules,
             published,
             history: Mutex::new(History::new()),
+            fleet_history: FleetHistory::default(),
+            recent_nodes: SharedAnswers::default(),
             events,
             alerts: AlertState::default(),
             autopilot_waits: Mutex::default(),
@@ -227,6 +264,16 @@ impl ControlPlane {
     /// Takes the current rules into use: from this node's database, or from the other nodes. False if there are none anywhere.
     pub async fn start(&self) -> bool {
         self.published.start().await
+    }
+
+    /// What the rules in use cost the store.
+    pub(crate) fn store_cost(&self) -> Option<StoreCost> {
+        let snapshot = self.limiter.snapshot();
+        let mut last = self.probes.last_cost.lock();
+        if !std::ptr::eq(last.0.as_ptr(), Arc::as_ptr(&snapshot)) {
+            *last = (Arc::downgrade(&snapshot), (self.probes.store_cost)(snapshot.rules()));
+        }
+        last.1
     }
 
     /// The rules that this node runs.

@@ -243,15 +243,26 @@ impl Printer {
                     "callers": limit["callers"],
                     "above": suggested["callers_above"],
                     "busiest": caller(&suggested["busiest"][0]["key"]),
+                    "none because": limit["none_because"],
                 }));
             }
         }
-        if rows.iter().all(|row| row["suggested"].is_null()) {
+        if rows.is_empty() {
             let text = "nothing to suggest yet: the decision log has no requests under these rules; let some traffic pass";
             return self.text(body, text);
         }
-        let columns =
-            ["domain", "rule", "limit", "now", "suggested", "confidence", "callers", "above", "busiest"];
+        let columns = [
+            "domain",
+            "rule",
+            "limit",
+            "now",
+            "suggested",
+            "confidence",
+            "callers",
+            "above",
+            "busiest",
+            "none because",
+        ];
         self.table(body, &rows.into(), &columns)?;
         for missing in body["missing"].as_array().into_iter().flatten() {
             writeln!(io::stderr(), "without {}: {}", shown(&missing["node"]), shown(&missing["why"]))?;

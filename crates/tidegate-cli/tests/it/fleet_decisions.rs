@@ -348,6 +348,78 @@ fn a_frozen_node_is_missed_until_it_comes_back_and_one_that_takes_leave_is_not()
     assert_eq!(one.get("/decisions?key=user=alice")["missing"], json!([]));
 }
 
+/// A tenth of the callers may do more.
+const EXPERIMENT: &str = "\
+domain: api
+rules:
+  - { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 40, window: 1d }],
+      experiment: { split: 10%, limits: [{ algorithm: fixed_window, limit: 50, window: 1d }] } }
+";
+
+#[test]
+fn callers_on_the_sides_of_an_experiment_are_counted_once_whichever_node_they_ask() {
+    let redis = Redis::start();
+    let [one, two] = Node::pair_with(&redis.url(), "['*']", EXPERIMENT);
+    let users: Vec<String> = (0..1_000).map(|n| format!("u{n}")).collect();
+    one.ask(&users);
+    two.ask(&users[500..]);
+    // Of which side a caller is shows in what it may do.
+    let more_on = |users: &[String]| {
+        let checks: Vec<Value> =
+            users.iter().map(|user| json!({ "domain": "api", "attributes": { "user": user } })).collect();
+        let answer = http::post_json(one.http, "/v1/check/batch", &json!({ "checks": checks }).to_string());
+        answer.text().matches(r#""limit":50"#).count()
+    };
+    let more: usize = users.chunks(100).map(more_on).sum();
+    assert!((50..200).contains(&more), "{more} of 1,000");
+    let told = one.whole("/rules/api/per-user/experiment");
+    assert_eq!((&told["nodes"], &told["error_percent"]), (&json!(["one", "two"]), &json!(4.6)), "{told}");
+    for (place, (variant, truth)) in [("control", 1_000 - more), ("experiment", more)].into_iter().enumerate()
+    {
+        let side = &told["sides"][place];
+        let callers = side["callers"].as_u64().unwrap();
+        let off = callers.abs_diff(truth as u64) as f64 / truth as f64;
+        assert!(side["variant"] == variant && off <= 0.07, "{callers} where {truth} are: {told}");
+    }
+}
+
+#[test]
+fn ten_screens_cost_the_fleet_one_question() {
+    let redis = Redis::start();
+    let [one, two] = Node::pair(&redis.url(), "['*']");
+    two.ask(&["alice".to_owned()]);
+    let paths = ["/decisions?from=1h&limit=10", "/keys/top?by=used", "/stats?from=15m&step=5s"];
+    let asked = || {
+        let commands = redis.commands_during(|| {
+            std::thread::scope(|threads| {
+                for path in (0..10).flat_map(|_| paths) {
+                    let one = &one;
+                    threads.spawn(move || one.get(path));
+                }
+            });
+        });
+        let all = |text: &str| commands.iter().filter(|line| line.contains(text)).count();
+        [all(r#"ask\":\"decisions"#), all(r#"ask\":\"top"#), all(&seconds_of(&commands))]
+    };
+    let asked: Vec<[usize; 3]> = (0..5).map(|_| asked()).collect();
+    assert!(asked[0].iter().all(|questions| *questions > 0), "{asked:?}");
+    // Two seconds may be over in between: then there are two questions. Who watches for alerts reads the history too.
+    assert!(asked.iter().any(|[found, top, history]| *found <= 1 && *top <= 1 && *history <= 3), "{asked:?}");
+    assert_eq!(
+        one.whole("/decisions?from=1h&limit=10")["decisions"][0]["node"],
+        "two",
+        "and all are answered"
+    );
+}
+
+/// The part of the history of seconds that is read most often.
+fn seconds_of(commands: &[String]) -> String {
+    let reads = commands.iter().filter(|line| line.contains("HGETALL") && line.contains("seconds"));
+    let keys: Vec<&str> = reads.filter_map(|line| line.split("HGETALL").nth(1)).collect();
+    let most = keys.iter().max_by_key(|key| keys.iter().filter(|other| other == key).count());
+    most.map_or_else(|| "no history was read".to_owned(), |key| format!("HGETALL{key}"))
+}
+
 #[test]
 fn peaks_are_what_a_caller_used_on_all_nodes_and_each_limit_says_whom_it_would_touch() {
     let redis = Redis::start();
@@ -364,7 +436,10 @@ fn peaks_are_what_a_caller_used_on_all_nodes_and_each_limit_says_whom_it_would_t
     let touched = limit["touched"].as_array().unwrap();
     let at_five = touched.iter().find(|point| point["limit"] == 5).unwrap();
     assert_eq!((&at_five["callers"], &at_five["requests"]), (&json!(1), &json!(5)));
-    assert_eq!(limit["suggestion"]["limit"], 10);
+    assert_eq!(
+        (&limit["suggestion"], &limit["none_because"]),
+        (&json!(null), &json!("the suggestion is only 0 % sure"))
+    );
     // The preview plays what both nodes decided.
     let preview = one.preview(&RULES.replace("limit: 40", "limit: 7"));
     assert_eq!((&preview["requests"], &preview["refused"]["now"]), (&json!(15), &json!(3)), "{preview}");
@@ -414,7 +489,8 @@ fn among_forty_rules_each_is_suggested_what_it_is_when_asked_for_alone() {
         assert_eq!((one_in, requests), (1, 2 * callers), "{}", rule["rule"]);
         // Callers are told apart by 32 bits of a hash: one time in 350 two of 5,000 are taken for one.
         assert!((callers - callers / 2_000..=callers).contains(&told), "{}: {told}", rule["rule"]);
-        assert_eq!(limit["suggestion"]["limit"], 2, "{}", rule["rule"]);
+        let suggested = if place == 0 { json!(2) } else { json!(null) };
+        assert_eq!(limit["suggestion"]["limit"], suggested, "{}", rule["rule"]);
     }
     assert_eq!(one.whole("/suggestions?rule=r00")["rules"][0], rules[0]);
 }

@@ -4,15 +4,16 @@ use std::fs;
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidegate_core::{
     Ask, Concurrency, Group, LeaseId, Limit, Micros, RefusedHits, Scope, SlidingLog, SlidingWindow, Touch,
 };
 use tidegate_store::{CellKey, Request, Spend, Store};
 use tidegate_store_redis::{RedisConfig, RedisStore};
-use tidegate_testkit::Redis;
+use tidegate_testkit::{Redis, eventually, http};
 
+use crate::control_world::{Node, PATIENCE};
 use crate::{run_in, tidegate};
 
 const RULES: &str = "\
@@ -43,6 +44,34 @@ fn planned(dir: &TempDir, more: &[&str]) -> Value {
 
 fn counter<'p>(plan: &'p Value, rule: &str) -> Vec<&'p Value> {
     plan["counters"].as_array().unwrap().iter().filter(|counter| counter["rule"] == rule).collect()
+}
+
+#[test]
+fn a_server_says_how_full_and_busy_its_redis_is_by_what_plan_counts_with() {
+    let redis = Redis::start();
+    let config = format!("store: {{ url: '{}' }}\nrules: {{ paths: [rules.yaml] }}", redis.url());
+    let node = Node::start(&config);
+    redis.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    let mut stores = Value::Null;
+    let mut users = 0..;
+    eventually("it knows how much its Redis may hold, and who asks", PATIENCE, || {
+        let user = format!("u{}", users.next().unwrap_or(0));
+        let check = json!({ "domain": "api", "attributes": { "user": user } }).to_string();
+        assert_eq!(http::post_json(node.http, "/v1/check", &check).status, 200);
+        stores = node.get("/stores");
+        stores["most_bytes"] == 100 << 20 && stores["capacity"]["requests_per_s"].as_f64() > Some(0.0)
+    });
+    let (plan, capacity) = (planned(&node.dir, &[]), &stores["capacity"]);
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("no number: {value}, {stores}"));
+    assert_eq!(capacity["bytes_per_key"], counter(&plan, "per-user")[0]["redis_bytes_each"], "{stores}");
+    assert_eq!(capacity["calls_per_request"], plan["redis"]["calls_per_request"]);
+    let free = number(&stores["most_bytes"]) - number(&stores["bytes"]);
+    assert_eq!(number(&capacity["keys_until_full"]), (free / number(&capacity["bytes_per_key"])).floor());
+    let one_core = number(&plan["assumed"]["rate_per_s"]) / number(&plan["redis"]["cores"]);
+    assert_eq!(number(&capacity["requests_per_s_most"]), one_core.floor());
+
+    let alone = Node::start("store: { url: 'memory:' }\nrules: { paths: [rules.yaml] }");
+    assert_eq!(alone.get("/stores")["capacity"], Value::Null, "memory was not measured");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const ALL_PLACES: usize = usize::MAX;
 pub(super) fn answer(log: Option<&DecisionLog>, question: &Question) -> Vec<u8> {
     let most_bytes = match question {
         Question::Sample { .. } | Question::Demand { .. } => MOST_ANSWER_BYTES,
-        Question::Decisions { .. } | Question::Top { .. } => MOST_READ_BYTES,
+        Question::Decisions { .. } | Question::Top { .. } | Question::Sides { .. } => MOST_READ_BYTES,
     };
     match log {
         Some(log) => within(most_bytes, |bytes| build(log, question, bytes)),
@@ -74,6 +74,7 @@ pub(super) fn build(log: &DecisionLog, question: &Question, most_bytes: usize) -
             cut(&mut limits, most_bytes);
             NodeAnswer::Demand { limits }
         }
+        Question::Sides { domain, rule } => NodeAnswer::Sides { sides: log.sides(domain, rule) },
         Question::Sample { domain } => sample(log, domain.as_deref(), most_bytes),
     }
 }

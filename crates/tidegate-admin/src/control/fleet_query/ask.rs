@@ -10,14 +10,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tidegate_decisions::{DecisionLog, LimitDemand, Query, RankBy, RuleTop, join_demands};
+use tidegate_decisions::{DecisionLog, LimitDemand, Query, RankBy, RuleTop, SideCallers, join_demands};
 use tidegate_fleet::StoredQuestion;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::answer::{answer, build, too_long};
-use crate::control::NodeIdentity;
 use crate::control::fleet::{Fleet, FleetAnswer, FleetError, NodeStatus};
+use crate::control::{NodeIdentity, SharedAnswers};
 
 /// The most bytes of one node's answer. Large, because every missing line of a sample shortens what can be replayed.
 pub const MOST_ANSWER_BYTES: usize = 2 << 20;
@@ -38,6 +38,8 @@ pub(crate) enum Question {
     Top { domain: Option<String>, rule: Option<String>, by: RankBy },
     /// How much callers request of each limit.
     Demand { domain: Option<String>, rule: Option<String> },
+    /// The callers on each side of a rule's experiment.
+    Sides { domain: String, rule: String },
     /// The newest decisions, for a replay.
     Sample { domain: Option<String> },
 }
@@ -61,6 +63,9 @@ pub(crate) enum NodeAnswer {
     },
     Demand {
         limits: Vec<LimitDemand>,
+    },
+    Sides {
+        sides: Vec<SideCallers>,
     },
     /// Lines of the log, oldest first, and the time since which they are complete.
     Sample {
@@ -104,6 +109,8 @@ pub(crate) struct FleetQuestions {
     identity: Arc<NodeIdentity>,
     /// The ids of this node's own questions, newest last: it must not answer them itself.
     own: Mutex<VecDeque<u64>>,
+    /// What the other nodes answered a moment ago, by the text of the question.
+    shared: SharedAnswers<Vec<u8>, Arc<FleetAnswers>>,
 }
 
 impl FleetQuestions {
@@ -112,14 +119,25 @@ impl FleetQuestions {
         decisions: Option<Arc<DecisionLog>>,
         identity: Arc<NodeIdentity>,
     ) -> Self {
-        FleetQuestions { fleet, decisions, identity, own: Mutex::default() }
+        FleetQuestions { fleet, decisions, identity, own: Mutex::default(), shared: SharedAnswers::default() }
     }
 
-    /// Asks every node, this one included.
+    /// Asks every node, this one included. The other nodes are asked once by all who ask the same within a moment.
     pub(crate) async fn gather(&self, log: &Arc<DecisionLog>, question: Question) -> FleetAnswers {
         let (own_log, own_question) = (log.clone(), question.clone());
         let own = spawn_blocking(move || build(&own_log, &own_question, usize::MAX));
-        let (own, others) = tokio::join!(own, self.ask_others(&question));
+        let others = async {
+            // A sample is too large to keep.
+            match question {
+                Question::Sample { .. } => self.ask_others(&question).await,
+                _ => {
+                    let text = serde_json::to_vec(&question).unwrap_or_default();
+                    let asked = async { Arc::new(self.ask_others(&question).await) };
+                    Arc::unwrap_or_clone(self.shared.get(text, asked).await)
+                }
+            }
+        };
+        let (own, others) = tokio::join!(own, others);
         let own = own.unwrap_or(NodeAnswer::Nothing);
         let mut gathered = others;
         gathered.answers.insert(0, (self.identity.node.clone(), own));

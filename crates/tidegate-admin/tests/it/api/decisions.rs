@@ -154,7 +154,7 @@ fn a_preview_says_what_a_proposed_rule_would_have_done() {
 }
 
 #[test]
-fn a_suggestion_says_what_999_of_1000_callers_stay_within_and_what_each_limit_touches() {
+fn a_limit_says_whom_each_number_touches_and_suggests_none_for_two_callers() {
     let node = node();
     let suggested = node.get("/suggestions?domain=api&rule=per-user");
     assert_eq!(suggested["rules"].as_array().unwrap().len(), 1);
@@ -171,18 +171,20 @@ fn a_suggestion_says_what_999_of_1000_callers_stay_within_and_what_each_limit_to
             { "limit": 5, "callers": 0, "requests": 0 },
         ])
     );
-    assert_eq!(
-        (&limit["suggestion"]["limit"], &limit["suggestion"]["callers_above"]),
-        (&json!(5), &json!(0))
-    );
-    assert_eq!(limit["suggestion"]["confidence_percent"], 0, "two callers say next to nothing");
+    assert_eq!(limit["suggestion"], json!(null), "two callers say next to nothing");
+    assert_eq!(limit["none_because"], "the suggestion is only 0 % sure");
     assert_eq!((&suggested["nodes"], &suggested["missing"]), (&json!(["node-1"]), &json!([])));
 }
 
 #[test]
-fn one_call_tries_the_suggested_limit_in_a_shadow_rule() {
+fn one_call_tries_another_limit_in_a_shadow_rule() {
     let node = node();
-    let made = node.ask("POST", "/suggestions/shadow", &json!({ "domain": "api", "rule": "per-user" }));
+    let wanted = json!({ "domain": "api", "rule": "per-user" });
+    let made = node.ask("POST", "/suggestions/shadow", &wanted);
+    assert_eq!(made.status, 422);
+    assert!(made.text().contains("nothing is suggested: the suggestion is only 0 % sure"), "{}", made.text());
+    let wanted = json!({ "domain": "api", "rule": "per-user", "value": 5 });
+    let made = node.ask("POST", "/suggestions/shadow", &wanted);
     assert_eq!(made.status, 200, "{}", made.text());
     let made = node.get("/rules/api/per-user-suggested");
     assert_eq!((&made["version"], &made["rule"]["mode"]), (&json!(2), &json!("shadow")));

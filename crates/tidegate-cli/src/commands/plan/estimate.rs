@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tidegate_admin::StoreCost;
 use tidegate_core::Limit;
 use tidegate_rules::{Coordination, Rule, RuleSet};
 use tidegate_store::memory_bytes;
@@ -29,7 +30,7 @@ pub(super) struct Inputs {
 impl Inputs {
     pub(super) fn new(args: &PlanArgs, home: Option<&Home>) -> Self {
         let users = args.users.get();
-        let is_spread = matches!(home, Some(Home::Redis(Topology::Cluster | Topology::Sharded, _)));
+        let is_spread = matches!(home, Some(Home::Redis(topology, _)) if is_spread(topology));
         Inputs {
             users,
             rate_per_s: args.rate.unwrap_or(users as f64 / SECONDS_PER_REQUEST),
@@ -82,7 +83,7 @@ impl Estimate {
         };
         let memory_bytes = total(|counter| counter.memory_bytes);
         let redis_bytes = total(|counter| counter.redis_bytes.unwrap_or(0));
-        let (calls_per_request, request_us) = worst_request(rules, inputs);
+        let (calls_per_request, request_us) = worst_request(rules, inputs.within_reach);
         let (reports_per_s, report_cores) = reports(rules, inputs);
         let cores = inputs.rate_per_s * request_us / 1e6 + report_cores;
         Estimate {
@@ -130,7 +131,7 @@ fn in_use(rules: &RuleSet) -> impl Iterator<Item = &Rule> {
 
 /// The counters of one key. Limits of several tiers that differ only in their number share one.
 fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
-    let is_shared = matches!(rule.coordination(), Coordination::Exact | Coordination::Approximate { .. });
+    let is_shared = is_shared(rule);
     let mut places: HashMap<&[u8], usize> = HashMap::new();
     let mut counters: Vec<Counter> = Vec::new();
     for limit in rule.limits() {
@@ -155,13 +156,34 @@ fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
     counters
 }
 
+/// What `rules` cost a Redis of this topology: a key at its largest, a request at its dearest.
+pub(crate) fn store_cost(rules: &RuleSet, topology: &Topology) -> StoreCost {
+    let shared = in_use(rules).filter(|rule| is_shared(rule)).flat_map(Rule::limits);
+    let bytes_per_key = shared.map(|limit| costs::redis_bytes(&limit.limit)).max().unwrap_or_default();
+    let (calls_per_request, us_per_request) = worst_request(rules, !is_spread(topology));
+    StoreCost { bytes_per_key, calls_per_request, us_per_request }
+}
+
+/// Whether the cells of a request may be on several servers.
+fn is_spread(topology: &Topology) -> bool {
+    matches!(topology, Topology::Cluster | Topology::Sharded)
+}
+
+/// Whether its counters are in the store.
+fn is_shared(rule: &Rule) -> bool {
+    matches!(rule.coordination(), Coordination::Exact | Coordination::Approximate { .. })
+}
+
 /// The calls of a request that matches every rule of a domain, and their cost for Redis: for the worst domain.
-fn worst_request(rules: &RuleSet, inputs: &Inputs) -> (u64, f64) {
-    let of_domain = |domain: &str| {
+fn worst_request(rules: &RuleSet, within_reach: bool) -> (u64, f64) {
+    let mut by_domain: HashMap<&str, Vec<&Rule>> = HashMap::new();
+    for rule in in_use(rules).filter(|rule| rule.coordination() == Coordination::Exact) {
+        by_domain.entry(rule.domain()).or_default().push(rule);
+    }
+    let of_domain = |exact: &Vec<&Rule>| {
         let mut places: HashSet<&[String]> = HashSet::new();
         let mut decisions_us = 0.0;
-        let exact = |rule: &&Rule| rule.domain() == domain && rule.coordination() == Coordination::Exact;
-        for rule in in_use(rules).filter(exact) {
+        for rule in exact {
             let mut scopes: HashMap<&[u8], &Limit> = HashMap::new();
             scopes.extend(rule.limits().map(|limit| (limit.scope.as_bytes(), &limit.limit)));
             decisions_us += scopes.values().map(|limit| costs::decision_us(limit)).sum::<f64>();
@@ -169,10 +191,10 @@ fn worst_request(rules: &RuleSet, inputs: &Inputs) -> (u64, f64) {
                 places.insert(rule.key());
             }
         }
-        let places = if inputs.within_reach { places.len().min(1) } else { places.len() } as u64;
+        let places = if within_reach { places.len().min(1) } else { places.len() } as u64;
         (places, costs::request_us(places, decisions_us))
     };
-    let domains = rules.domains().map(of_domain);
+    let domains = by_domain.values().map(of_domain);
     domains.max_by(|one, other| one.1.total_cmp(&other.1)).unwrap_or((0, 0.0))
 }
 

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::rules::RuleFiles;
 use crate::settings::suggest;
 
+pub(crate) use estimate::store_cost;
 use estimate::{Estimate, Inputs};
 use report::PlanReport;
 

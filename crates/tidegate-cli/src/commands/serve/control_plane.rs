@@ -21,6 +21,7 @@ use super::backend::Backend;
 use super::busy::BusyRatio;
 use super::region_names::NameWarnings;
 use super::store_fleet::StoreFleet;
+use crate::commands::plan::store_cost;
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, STARTER};
 use crate::settings::{DatabaseChoice, Settings, StoreUrl};
@@ -146,6 +147,7 @@ pub(super) struct ControlParts<'p> {
 pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<ControlPlane> {
     let (backend, busy) = (parts.backend.clone(), parts.busy.clone());
     let (shards, names) = (parts.backend.clone(), parts.region_names.clone());
+    let url = settings.store.url.clone();
     let fleet: Arc<dyn Fleet> = match parts.fleet {
         Some(fleet) => fleet.clone(),
         None => Arc::new(Alone::default()),
@@ -174,6 +176,11 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
             shards.other_shards().into_iter().map(of).chain(names.iter().cloned()).collect()
         }),
         busy: Arc::new(move || busy.ratio()),
+        store_cost: Arc::new(move |rules| match &url {
+            StoreUrl::Redis(url) => Some(store_cost(rules, &url.topology)),
+            // Of the others there are no measurements.
+            _ => None,
+        }),
     })
 }
 
