@@ -73,9 +73,7 @@ impl Connector {
         let link = self.open().await.map_err(|error| explain(&error))?;
         let found = link.client.query_typed_one(IS_SET_UP, &[]).await.map_err(|error| explain(&error))?;
         let (version, is_set_up): (i32, bool) = (found.get(0), found.get(1));
-        if version < OLDEST {
-            return Err(format!("PostgreSQL {} is too old: 14 or newer is needed", version / 10_000));
-        }
+        check_version(version)?;
         if !is_set_up {
             set_up(&link.client).await.map_err(|error| explain(&error))?;
         }
@@ -93,9 +91,27 @@ impl Connector {
     }
 }
 
+fn check_version(version: i32) -> Result<(), String> {
+    if version >= OLDEST {
+        return Ok(());
+    }
+    Err(format!("PostgreSQL {} is too old: 14 or newer is needed", version / 10_000))
+}
+
 async fn set_up(client: &Client) -> Result<(), tokio_postgres::Error> {
     let statements = format!(
         "BEGIN; SET LOCAL client_min_messages = warning; SELECT pg_advisory_xact_lock({SETUP_LOCK}); {SCHEMA} COMMIT;"
     );
     client.batch_execute(&statements).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_is_named_with_the_oldest_that_works() {
+        assert_eq!(check_version(140_000), Ok(()));
+        assert_eq!(check_version(139_999).unwrap_err(), "PostgreSQL 13 is too old: 14 or newer is needed");
+    }
 }

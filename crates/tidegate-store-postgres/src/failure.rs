@@ -87,6 +87,10 @@ pub(crate) fn explain(error: &tokio_postgres::Error) -> String {
         SqlState::TOO_MANY_CONNECTIONS => {
             " (raise max_connections, put PgBouncer before it, or use fewer nodes)"
         }
+        SqlState::DISK_FULL => {
+            " (the server's disk is full: free some of it, or move the table tidegate.cells to another tablespace; failure policies \
+             decide until then)"
+        }
         SqlState::READ_ONLY_SQL_TRANSACTION => " (a read-only replica: name the primary in the URL)",
         _ => "",
     };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
@@ -67,7 +67,12 @@ impl Pool {
                 self.add(&lane);
             }
             tokio::select! {
-                permit = lane.ready.acquire() => drop(permit),
+                // It is taken with this permit: one that is given back goes to the next who waits, and round and round.
+                permit = lane.ready.acquire() => {
+                    if let Some(link) = permit.ok().and_then(|permit| lane.take(permit)) {
+                        return Ok(Lent { link: Some(link), lane: Arc::clone(&lane), is_used: true });
+                    }
+                }
                 () = failed => {}
                 () = tokio::time::sleep_until(until) => return Err(Failure::TooLate(span)),
             }
@@ -128,14 +133,21 @@ impl Lane {
     /// The connection that was used last, if one is idle: the others may close after a while without use.
     fn take_idle(&self) -> Option<Link> {
         while let Ok(permit) = self.ready.try_acquire() {
-            permit.forget();
-            let link = self.idle.lock().pop().filter(|link| !link.client.is_closed());
-            if link.is_some() {
-                return link;
+            if let Some(link) = self.take(permit) {
+                return Some(link);
             }
-            self.count.fetch_sub(1, Ordering::Relaxed);
         }
         None
+    }
+
+    /// The connection that a permit stands for, unless it has died.
+    fn take(&self, permit: SemaphorePermit<'_>) -> Option<Link> {
+        permit.forget();
+        let link = self.idle.lock().pop().filter(|link| !link.client.is_closed());
+        if link.is_none() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        link
     }
 
     fn put(&self, link: Link) {

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::clock::eventually;
 use crate::port::Port;
 use crate::process::{Process, Signal, StartFailure, start_on_free_ports};
+use crate::tls::Certificates;
 use crate::tool::find_tool;
 
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -107,6 +108,24 @@ impl Postgres {
         let pid = self.process.pid();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
         children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+    }
+
+    /// Encrypts connections that ask for it.
+    ///
+    /// # Panics
+    /// When it does not take the certificate.
+    pub fn encrypt(&self, url: &str, certificates: &Certificates) {
+        for (from, to) in [(&certificates.cert, "server.crt"), (&certificates.key, "server.key")] {
+            let to = data(&self.dir).join(to);
+            fs::copy(from, &to).expect("its folder can be written to");
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+            if let Some((user, group)) = other_user() {
+                chown(&to, Some(user), Some(group)).expect("root may give a file away");
+            }
+        }
+        self.run(url, "ALTER SYSTEM SET ssl = on");
+        self.run(url, "SELECT pg_reload_conf()");
+        eventually("it encrypts", START_PATIENCE, || self.query(url, "SHOW ssl").trim() == "on");
     }
 
     /// Runs statements in the database at `url`, as nobody's node.

@@ -10,12 +10,16 @@ use tidegate_testkit::{Fault, FaultProxy, Postgres};
 
 use crate::subject::{patient, store};
 
-fn limit(count: u64) -> Limit {
+pub(crate) fn limit(count: u64) -> Limit {
     Limit::FixedWindow(FixedWindow::new(count, Micros::from_secs(86_400)).unwrap())
 }
 
 /// Spends one hit of each of these keys.
-async fn spend(store: &PostgresStore, limit: &Limit, keys: &[&str]) -> Result<Vec<Outcome>, StoreError> {
+pub(crate) async fn spend(
+    store: &PostgresStore,
+    limit: &Limit,
+    keys: &[&str],
+) -> Result<Vec<Outcome>, StoreError> {
     let scope = Scope::new(&[b"faults"]);
     let touch = Touch { limit, ask: Ask::hits(1), group: Group::ENFORCED };
     let spends: Vec<Spend<'_>> = keys
@@ -25,7 +29,7 @@ async fn spend(store: &PostgresStore, limit: &Limit, keys: &[&str]) -> Result<Ve
     store.decide(&[Request::once(&spends)]).answer().await.map(|told| told.into_iter().collect())
 }
 
-async fn left(store: &PostgresStore, limit: &Limit, key: &str) -> u64 {
+pub(crate) async fn left(store: &PostgresStore, limit: &Limit, key: &str) -> u64 {
     let scope = Scope::new(&[b"faults"]);
     let touch = Touch { limit, ask: Ask::look(), group: Group::ENFORCED };
     let spends = [Spend { cell: CellKey { scope: &scope, key: key.as_bytes(), tag: b"" }, touch }];

@@ -5,4 +5,5 @@
 mod conformance;
 mod faults;
 mod fleet;
+mod hosts;
 mod subject;
