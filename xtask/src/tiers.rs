@@ -54,7 +54,7 @@ const TIERED: [(&str, Tier, &[&str]); 15] = [
     ("tidegate-proxy", Tier::NoServers, &["real_servers::"]),
     ("tidegate-server", Tier::OneRedis, &["clients::"]),
     ("tidegate-store-redis", Tier::OneRedis, &["cluster::", "sentinel::", "sharded::", "cross_slot::"]),
-    ("tidegate", Tier::OneRedis, &[]),
+    ("tidegate", Tier::OneRedis, &["room::"]),
 ];
 
 /// Unit tests that start a Redis.

@@ -121,7 +121,7 @@ fn everything() -> Families {
     Registry::new(metrics)
         .with(move || DecisionLogMetrics(log.stats()))
         .with(Arc::<EventCounts>::default)
-        .with(|| StoreUsage { most_bytes: 1, ..StoreUsage::default() })
+        .with(|| StoreUsage { most_bytes: 1, canaries: Some((0, 0)), ..StoreUsage::default() })
         .with(|| {
             let kinds = ["cell", "reservation", "record", "fleet", "other_layout", "foreign"];
             KeyKinds(kinds.map(|kind| (kind, 0)).into())

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_core::Micros;
+use tidegate_core::{KeyRoom, Micros};
 use tidegate_rules::{
-    Descriptor, Diagnostics, IntoRules, Match, MatchedLimits, Matches, Mode, RuleSet, UnknownDomain,
+    Coordination, Descriptor, Diagnostics, IntoRules, Match, MatchedLimits, Matches, Mode, Rule, RuleSet,
+    UnknownDomain,
 };
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
@@ -282,10 +283,39 @@ impl Limiter {
     /// # Errors
     /// With every mistake in the rules, each with its place and a hint. The old rules then stay in use.
     pub fn replace_rules(&self, rules: impl IntoRules) -> Result<u64, Diagnostics> {
-        rules.into_rules().map(|rules| self.use_rules(rules))
+        let rules = rules.into_rules()?;
+        self.check_room(&rules, Vec::new)?;
+        Ok(self.use_rules(rules))
     }
 
-    /// Swaps in new rules. Requests in flight finish under the old ones; no counter is lost.
+    /// Checks that the stores have room for what `rules` keep of one key, which were compiled from `sources`; of rules in code
+    /// there are none.
+    ///
+    /// # Errors
+    /// The rules that keep too much, each with its place, and by how much.
+    pub fn check_room(
+        &self,
+        rules: &RuleSet,
+        sources: impl FnOnce() -> Vec<tidegate_rules::Source>,
+    ) -> Result<(), Diagnostics> {
+        rules.check_room(sources, &|rule| self.room_of(rule))
+    }
+
+    /// The room of the store that counts `rule` for one key, and which store that is.
+    #[must_use]
+    pub fn room_of(&self, rule: &Rule) -> Option<(usize, KeyRoom)> {
+        match rule.coordination() {
+            Coordination::Local => None,
+            coordination if coordination.is_global() && !self.homes.is_empty() => {
+                let place = self.homes.place_of(rule.domain().as_bytes())?;
+                let room = self.homes.iter().nth(place)?.store().key_room()?;
+                Some((place + 1, room))
+            }
+            _ => self.store.key_room().map(|room| (0, room)),
+        }
+    }
+
+    /// Swaps in new rules, which [`Limiter::check_room`] has let pass. Requests in flight finish under the old ones; no counter is lost.
     pub fn use_rules(&self, rules: RuleSet) -> u64 {
         let watchers = watch_rules(&*self.observer, &rules);
         let next = self.rules.load().next(rules, watchers);

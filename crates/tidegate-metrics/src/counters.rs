@@ -250,7 +250,7 @@ impl Observer for Metrics {
 
     fn store_failed(&self, error: &StoreError) {
         let reason = match error {
-            StoreError::NotApplied { .. } | StoreError::TooLate { .. } => 0,
+            StoreError::NotApplied { .. } | StoreError::TooLate { .. } | StoreError::TooLarge { .. } => 0,
             StoreError::FateUnknown { .. } => 1,
             _ => 2,
         };

@@ -17,6 +17,8 @@ pub struct StoreUsage {
     pub most_bytes: u64,
     /// Keys evicted for lack of memory.
     pub evicted: u64,
+    /// How many canaries of this node were gone before their time, and how many it looked for; none where there are no canaries.
+    pub canaries: Option<(u64, u64)>,
 }
 
 impl Describe for StoreUsage {
@@ -29,6 +31,13 @@ impl Describe for StoreUsage {
         }
         let help = "Keys that the store's servers evicted for lack of memory. Each one loses what its caller had spent. Must stay 0.";
         families.counter("store_evicted_keys", help, self.evicted);
+        if let Some((lost, asked)) = self.canaries {
+            let help =
+                "Small items of this node that it left alone on Memcached for a minute, and then looked for.";
+            families.counter("store_canaries", help, asked);
+            let help = "Those of them that were gone: Memcached forgets callers who have spent. Must stay 0.";
+            families.counter("store_canaries_lost", help, lost);
+        }
     }
 }
 

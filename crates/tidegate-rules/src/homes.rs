@@ -1,11 +1,10 @@
 //! Checks that rules for all regions have a home: a store that counts for all of them. Which domains have one is not in the rules.
 
-use crate::diagnostics::{Diagnostics, Report, Span};
+use crate::diagnostics::Diagnostics;
 use crate::load::Source;
-use crate::outline::{field, scalar};
+use crate::placed::report;
 use crate::rule::Rule;
 use crate::ruleset::RuleSet;
-use crate::yaml::{self, Node, Value};
 
 /// How to go on, for whoever writes the rules and whoever configures the nodes.
 const HINT: &str = "add `regions: { home: redis://host:port }` to the configuration of all nodes, the same in every region; or \
@@ -23,40 +22,12 @@ impl RuleSet {
         has_home: impl Fn(&str) -> bool,
     ) -> Result<(), Diagnostics> {
         let is_homeless = |rule: &&Rule| rule.coordination().is_global() && !has_home(rule.domain());
-        let homeless: Vec<&Rule> = self.written().filter(is_homeless).collect();
-        if homeless.is_empty() {
-            return Ok(());
-        }
-        let sources = sources();
-        let sources: Vec<&Source> = sources.iter().collect();
-        let documents: Vec<Node> =
-            (0..).zip(&sources).flat_map(|(file, source)| nodes(file, source)).collect();
-        let mut report = Report::new(&sources);
-        for rule in homeless {
-            let place = documents.iter().find_map(|document| place_of(document, rule));
+        let homeless = self.written().filter(is_homeless).map(|rule| {
             let (name, domain) = (rule.name(), rule.domain());
-            let message = format!("rule `{name}` has `scope: global`, and the domain `{domain}` has no home");
-            report.error(place.unwrap_or(Span::at(0, 0)), message, HINT);
-        }
-        report.finish().map(drop)
+            (rule, format!("rule `{name}` has `scope: global`, and the domain `{domain}` has no home"), HINT)
+        });
+        report(homeless.collect(), "scope", sources)
     }
-}
-
-/// The documents of a file that was compiled before, so that there are no mistakes to report.
-fn nodes(file: u32, source: &Source) -> Vec<Node> {
-    yaml::parse(file, &source.text, &mut Report::new(&[source]))
-}
-
-/// Where `document` says that `rule` is for all regions; where the rule is, if another field does.
-fn place_of(document: &Node, rule: &Rule) -> Option<Span> {
-    let is_text = |node: &Node, text: &str| scalar(node).is_some_and(|found| found == text);
-    field(document, "domain").filter(|domain| is_text(domain, rule.domain()))?;
-    let Value::List(rules) = &field(document, "rules")?.value else { return None };
-    let is_it = |node: &&Node| field(node, "name").is_some_and(|name| is_text(name, rule.name()));
-    let found = rules.iter().find(is_it)?;
-    let Value::Map(fields) = &found.value else { return None };
-    let scope = fields.iter().find(|(key, _)| &*key.text == "scope");
-    Some(scope.map_or(Span::at(found.span.file, found.span.start), |(key, _)| key.span))
 }
 
 #[cfg(test)]

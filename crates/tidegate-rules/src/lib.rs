@@ -28,9 +28,11 @@ mod lost;
 mod matching;
 mod native;
 mod outline;
+mod placed;
 mod policy;
 mod quantity;
 mod renumber;
+mod room;
 mod rule;
 mod ruleset;
 mod runtime;
@@ -56,6 +58,7 @@ pub use outline::{Outline, RulePlace, outline};
 pub use policy::Policy;
 pub use quantity::{QuantityError, parse_duration, parse_rate};
 pub use renumber::{shadow_of, with_limit};
+pub use room::RoomOf;
 pub use rule::{
     Autopilot, Coordination, Mode, OnHangup, OnMissingKey, OnStoreFailure, Priority, Rule, RuleLimit,
 };

@@ -17,6 +17,7 @@ use crate::limits::LimitReader;
 use crate::load::Source;
 use crate::matching::{CellKeyBytes, Descriptor, Match, MatchedLimits, Matches};
 use crate::native::keeps_scope;
+use crate::room::{RoomOf, check_set};
 use crate::rule::Rule;
 use crate::ruleset::RuleSet;
 use crate::yaml;
@@ -118,13 +119,23 @@ impl RuleSet {
     /// rules are not compiled again.
     #[must_use]
     pub fn with_overrides(&self, overrides: &[RuntimeOverride]) -> (Self, Vec<OverrideProblem>) {
+        self.with_overrides_within(overrides, &|_| None)
+    }
+
+    /// The same; one that its store has no room for is reported, too. `room_of` knows the room of a rule's store.
+    #[must_use]
+    pub fn with_overrides_within(
+        &self,
+        overrides: &[RuntimeOverride],
+        room_of: RoomOf<'_>,
+    ) -> (Self, Vec<OverrideProblem>) {
         let mut rules = self.bare();
         let mut problems = Vec::new();
         let mut limits = LimitTexts::default();
         let common = Common::of(overrides);
         let names: Names = if overrides.is_empty() { Names::default() } else { self.names() };
         for (place, one) in overrides.iter().enumerate() {
-            if let Err(message) = rules.add_override(one, (&names, &common), &mut limits) {
+            if let Err(message) = rules.add_override(one, (&names, &common), (&mut limits, room_of)) {
                 problems.push(OverrideProblem { place, message });
             }
         }
@@ -136,10 +147,18 @@ impl RuleSet {
     /// # Errors
     /// The reason why not.
     pub fn check_override(&self, one: &RuntimeOverride) -> Result<(), String> {
+        self.check_override_within(one, &|_| None)
+    }
+
+    /// The same, where stores have room for what `room_of` knows of a rule.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn check_override_within(&self, one: &RuntimeOverride, room_of: RoomOf<'_>) -> Result<(), String> {
         let known = |name: &str| {
             self.written().find(|rule| rule.name() == name && rule.domain() == one.domain).map(Rule::index)
         };
-        self.resolve(one, known, &mut LimitTexts::default())?;
+        self.resolve(one, known, (&mut LimitTexts::default(), room_of))?;
         if one.when.is_empty() { Err(FOR_EVERYBODY.into()) } else { Ok(()) }
     }
 
@@ -148,7 +167,7 @@ impl RuleSet {
         &self,
         one: &'o RuntimeOverride,
         known: impl Fn(&str) -> Option<usize>,
-        limits: &mut LimitTexts<'o>,
+        (limits, room_of): (&mut LimitTexts<'o>, RoomOf<'_>),
     ) -> Result<(Option<usize>, Effect), String> {
         if !self.has_domain(&one.domain) {
             return Err(format!("no rule has the domain `{}`", one.domain));
@@ -164,7 +183,13 @@ impl RuleSet {
             (OverrideEffect::Limits(text), Some(name)) => {
                 let of_rule = rule.map(|index| self.rule(index));
                 let limits = limits.read(text, &one.domain, name, of_rule)?;
-                of_rule.map_or(Ok(()), |rule| keeps_scope(rule, &limits))?;
+                if let Some(rule) = of_rule {
+                    keeps_scope(rule, &limits)?;
+                    let fits = |(_, room)| {
+                        check_set(rule, limits.as_slice(), room, || self.taken_beside(rule, room_of))
+                    };
+                    room_of(rule).map_or(Ok(()), fits)?;
+                }
                 Effect::Limits(limits)
             }
         };
@@ -175,10 +200,10 @@ impl RuleSet {
         &mut self,
         one: &'o RuntimeOverride,
         (names, common): (&Names, &Common<'_>),
-        limits: &mut LimitTexts<'o>,
+        within: (&mut LimitTexts<'o>, RoomOf<'_>),
     ) -> Result<(), String> {
         let known = |name: &str| names.get(&*one.domain).and_then(|rules| rules.get(name)).copied();
-        let (rule, effect) = self.resolve(one, known, limits)?;
+        let (rule, effect) = self.resolve(one, known, within)?;
         if rule.is_none() && matches!(effect, Effect::Ban) {
             self.carry_bans(&one.domain);
         }

@@ -118,6 +118,9 @@ impl Api {
             _ if *status >= 500 && kind == Kind::Writes => {
                 Failure::Lost(format!("{status} {code}: {message}").into())
             }
+            "ValidationException" if message.contains("Item size") => {
+                Failure::TooLarge(format!("{code}: {message}").into())
+            }
             // What the table's keys are, it says in many words.
             "ValidationException" => not_applied(
                 "other",

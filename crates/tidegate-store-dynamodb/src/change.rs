@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::api::{Api, Kind};
 use crate::config::TimeSource;
+use crate::store::MOST_BYTES;
 
 /// The most items that change together, and that are read together.
 pub(crate) const MOST_ITEMS: usize = 100;
@@ -107,6 +108,8 @@ impl Changer {
             if one.items.iter().zip(&one.found).all(|(item, found)| item.says_what(&found.item)) {
                 moments.push(now);
             } else {
+                // Before anything of this round is stored.
+                one.items.iter().try_for_each(|item| item.fits_in(MOST_BYTES))?;
                 open.push(one);
             }
         }

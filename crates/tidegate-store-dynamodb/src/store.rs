@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{CellForm, Limit, Timestamp};
+use tidegate_core::{KeyRoom, Timestamp};
 use tidegate_store_items::{Deadline, Failure, ItemStore, Items, Layout, Place, ServerClock, Work};
 
 use crate::api::Api;
@@ -15,10 +15,12 @@ use crate::url::DynamoDbUrl;
 /// The Store contract on DynamoDB.
 pub type DynamoDbStore = ItemStore<DynamoDb>;
 
-/// The most leases that a concurrency limit may give at once: they are one item, of at most 400 KB.
+/// The most leases that the limits of one key may give at once: they are one item, of at most 400 KB.
 pub const MOST_LEASES: u64 = 9_000;
-/// The most hits that a log may have, for the same reason.
+/// The most hits that their logs may have, for the same reason.
 pub const MOST_LOGGED: u64 = 20_000;
+/// What DynamoDB keeps of one item, without its name, version and time.
+pub(crate) const MOST_BYTES: usize = 400 * 1_024 - 512;
 /// With its name and version, it costs one unit to write.
 const USUAL_CALL: usize = 512;
 
@@ -76,16 +78,8 @@ impl Items for DynamoDb {
         self.observer.called(failure);
     }
 
-    fn cannot_keep(limit: &Limit) -> Option<String> {
-        match limit.form() {
-            CellForm::Leases { most } if most > MOST_LEASES => {
-                Some(format!("{most} leases at once: an item of DynamoDB has room for {MOST_LEASES}"))
-            }
-            CellForm::Log { hits, .. } if hits > MOST_LOGGED => {
-                Some(format!("a log of {hits} hits: an item of DynamoDB has room for {MOST_LOGGED}"))
-            }
-            _ => None,
-        }
+    fn key_room() -> KeyRoom {
+        KeyRoom::new("DynamoDB", MOST_LEASES, MOST_LOGGED)
     }
 }
 

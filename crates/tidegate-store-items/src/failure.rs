@@ -13,6 +13,8 @@ pub enum Failure {
     TooLate(Duration),
     /// Certainly not applied: the servers refuse because they have too much to do. They had so long.
     Busy(Duration),
+    /// An item would be larger than the servers keep: they are well, and others of the call may have been stored.
+    TooLarge(BoxError),
     /// Something was sent that stores, and its answer was lost.
     Lost(BoxError),
     /// Something was sent that stores, and not answered in time.
@@ -26,6 +28,7 @@ impl Failure {
         match self {
             Failure::NotApplied(reason, _) => reason,
             Failure::Busy(_) => "overload",
+            Failure::TooLarge(_) => "other",
             Failure::TooLate(_) | Failure::TimedOut(_) => "timeout",
             Failure::Lost(_) => "connection_lost",
         }
@@ -58,6 +61,7 @@ impl Failure {
             Failure::NotApplied(_, source) => StoreError::NotApplied { endpoint, source },
             // What is too busy is late: that is overload, and opens no breaker.
             Failure::TooLate(waited) | Failure::Busy(waited) => StoreError::TooLate { endpoint, waited },
+            Failure::TooLarge(source) => StoreError::TooLarge { endpoint, source },
             Failure::Lost(source) => StoreError::FateUnknown { endpoint, source },
             Failure::TimedOut(waited) => StoreError::TimedOut { endpoint, waited },
         }

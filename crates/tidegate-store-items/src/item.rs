@@ -8,9 +8,11 @@
 
 use tidegate_core::{Cell, Timestamp};
 
+use crate::failure::Failure;
 use crate::name::Part;
 
 const VERSION: u8 = 1;
+const HEAD: usize = 25;
 const PART_HEAD: usize = 20;
 
 /// What an item holds.
@@ -60,8 +62,7 @@ impl Item {
     /// As a store keeps it.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        let states: usize = self.parts.iter().map(|(_, _, state)| PART_HEAD + state.len()).sum();
-        let mut bytes = Vec::with_capacity(25 + states);
+        let mut bytes = Vec::with_capacity(self.size());
         bytes.push(VERSION);
         let head = [self.latest.as_micros(), self.hold.token, self.hold.until.as_micros()];
         head.into_iter().for_each(|number| bytes.extend(number.to_le_bytes()));
@@ -72,6 +73,27 @@ impl Item {
             bytes.extend(state);
         }
         bytes
+    }
+
+    /// Checks that it is no larger than a store keeps.
+    ///
+    /// # Errors
+    /// When it is: its key has more than it may have.
+    pub fn fits_in(&self, most: usize) -> Result<(), Failure> {
+        let size = self.size();
+        if size <= most {
+            return Ok(());
+        }
+        let why = format!(
+            "the limits and refunds of one key would take {size} bytes, and {most} is the most: use a `sliding_window` instead of \
+             a log, or lower the limits"
+        );
+        Err(Failure::TooLarge(why.into()))
+    }
+
+    /// How many bytes it is.
+    fn size(&self) -> usize {
+        HEAD + self.parts.iter().map(|(_, _, state)| PART_HEAD + state.len()).sum::<usize>()
     }
 
     /// The same, held by somebody.
@@ -166,6 +188,14 @@ mod tests {
             assert!(read.parts.len() < 2, "{end}");
         }
         assert_eq!(Item::read(b"something else"), Item::default());
+    }
+
+    #[test]
+    fn an_item_fits_if_its_bytes_do() {
+        let size = item().bytes().len();
+        assert!(item().fits_in(size).is_ok());
+        let Err(Failure::TooLarge(why)) = item().fits_in(size - 1) else { panic!("it fits") };
+        assert!(why.to_string().contains("sliding_window"), "{why}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Cell, LeaseId, Limit, Micros, Timestamp};
+use tidegate_core::{Cell, KeyRoom, LeaseId, Limit, Micros, Timestamp};
 use tidegate_fleet::{FleetReply, HasValueFleet, ValueFleet, ValueStore, Values};
 use tidegate_store::{
     BatchOutcomes, CellCharge, CellKey, LeaseRef, Record, Refund, RefundId, Reply, Request, Servers, Stamped,
@@ -64,8 +64,8 @@ pub trait Items: Sized + Send + Sync + 'static {
     /// A call ended; `failure` is why it failed, as a name of few.
     fn called(&self, failure: Option<&'static str>);
 
-    /// Why it cannot keep a limit's state; none if it can.
-    fn cannot_keep(limit: &Limit) -> Option<String>;
+    /// What an item has room for.
+    fn key_room() -> KeyRoom;
 }
 
 /// How a store lays out its items, and how long its calls may take.
@@ -126,12 +126,6 @@ impl<I: Items> ItemStore<I> {
             layout,
         };
         Ok(ItemStore { inner: Arc::new(inner) })
-    }
-
-    /// Why this store cannot keep a limit's state; none if it can.
-    #[must_use]
-    pub fn cannot_keep(limit: &Limit) -> Option<String> {
-        I::cannot_keep(limit)
     }
 }
 
@@ -363,6 +357,10 @@ impl<I: Items> Store for ItemStore<I> {
         ttl: Micros,
     ) -> Reply<'a, bool> {
         Reply::Later(Box::pin(self.inner.replace_record(record, to, ttl)))
+    }
+
+    fn key_room(&self) -> Option<KeyRoom> {
+        Some(I::key_room())
     }
 
     fn nodes(&self) -> usize {

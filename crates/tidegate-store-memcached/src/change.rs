@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::config::TimeSource;
 use crate::link::Links;
+use crate::store::MOST_BYTES;
 use crate::wire::{self, Only, Reply, refused};
 
 /// For how long items are held at most: by a node that stopped in between, too.
@@ -120,6 +121,8 @@ impl Changer {
                 moments.push(now);
                 continue;
             }
+            // Before anything of this round is stored.
+            one.items.iter().try_for_each(|item| item.fits_in(MOST_BYTES))?;
             match one.found.len() {
                 1 => one.sent = vec![self.store(&mut round, &one, 0, one.found[0].only())],
                 _ => one.sent = self.hold(&mut round, &one),
@@ -384,6 +387,7 @@ impl Told {
             Failure::NotApplied(reason, why) => Failure::NotApplied(reason, why.to_string().into()),
             Failure::TooLate(waited) => Failure::TooLate(*waited),
             Failure::Busy(waited) => Failure::Busy(*waited),
+            Failure::TooLarge(why) => Failure::TooLarge(why.to_string().into()),
             Failure::Lost(why) => Failure::Lost(why.to_string().into()),
             Failure::TimedOut(waited) => Failure::TimedOut(*waited),
         };

@@ -20,6 +20,8 @@ pub struct MemcachedConfig {
     pub connect_timeout: Duration,
     /// The most calls in flight per runtime and server.
     pub max_in_flight: usize,
+    /// How long a canary is left alone: whether the servers forget what nobody touched for so long is measured.
+    pub canary_age: Duration,
     /// Is notified of calls.
     pub observer: Arc<dyn Observer>,
     /// The clock that decides.
@@ -58,6 +60,7 @@ impl Default for MemcachedConfig {
             late_answers: Duration::ZERO,
             connect_timeout: Duration::from_secs(1),
             max_in_flight: 1_024,
+            canary_age: Duration::from_secs(60),
             observer: Arc::new(NoObserver),
             time: TimeSource::Memcached,
         }
@@ -116,6 +119,12 @@ impl MemcachedConfig {
     #[must_use]
     pub fn max_in_flight(self, max_in_flight: usize) -> Self {
         MemcachedConfig { max_in_flight, ..self }
+    }
+
+    /// Sets how long a canary is left alone.
+    #[must_use]
+    pub fn canary_age(self, canary_age: Duration) -> Self {
+        MemcachedConfig { canary_age, ..self }
     }
 
     /// Sets the observer.

@@ -20,8 +20,8 @@
 //! *The time.* Memcached has no clock to read but whole seconds: for how long an item is kept that ends at a fixed time (`wire::left`). `ServerClock` estimates from them what the first server's clock shows, to
 //! some hundredths of a second once a few have passed; no counter ever sees time go back.
 //!
-//! *Large state.* An item has at most a megabyte, and is read and written whole: concurrency limits of more than [`MOST_LEASES`] are
-//! refused (`MemcachedStore::cannot_keep`).
+//! *Large state.* An item has at most a megabyte, and is read and written whole: rules that would keep more than [`MOST_LEASES`] or
+//! [`MOST_LOGGED`] of one key are refused before they are used (`Store::key_room`).
 
 mod change;
 mod config;
@@ -32,6 +32,6 @@ mod url;
 mod wire;
 
 pub use config::{ConfigError, MemcachedConfig, NoObserver, Observer, TimeSource};
-pub use store::{MOST_LEASES, Memcached, MemcachedStore};
+pub use store::{MOST_LEASES, MOST_LOGGED, Memcached, MemcachedStore};
 pub use upkeep::ServerReport;
 pub use url::{MemcachedUrl, UrlError};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{CellForm, Limit, Timestamp};
+use tidegate_core::{KeyRoom, Timestamp};
 use tidegate_store_items::{Deadline, Failure, ItemStore, Items, Layout, Namer, Place, ServerClock, Work};
 
 use crate::change::Changer;
@@ -14,8 +14,12 @@ use crate::url::{MemcachedUrl, name};
 /// The Store contract on Memcached.
 pub type MemcachedStore = ItemStore<Memcached>;
 
-/// The most leases that a concurrency limit may give at once: they are one item, of at most a megabyte. (The longest log fits.)
+/// The most leases that the limits of one key may give at once: they are one item, of at most a megabyte.
 pub const MOST_LEASES: u64 = 25_000;
+/// The most hits that their logs may have, for the same reason: two of the longest.
+pub const MOST_LOGGED: u64 = 200_000;
+/// What the servers keep of one item, with its name and their own bookkeeping, unless started with another `-I`.
+pub(crate) const MOST_BYTES: usize = 1_048_576 - 512;
 const USUAL_CALL: usize = 1_024;
 
 /// The servers of a [`MemcachedStore`].
@@ -54,7 +58,7 @@ impl Items for Memcached {
             usual_call: USUAL_CALL,
         };
         let observer = Arc::clone(&config.observer);
-        let canaries = Canaries::new(endpoints.len());
+        let canaries = Canaries::new(endpoints.len(), config.canary_age);
         Ok((Memcached { changer, names, endpoints, patience, observer, canaries }, layout))
     }
 
@@ -75,13 +79,8 @@ impl Items for Memcached {
         self.observer.called(failure);
     }
 
-    fn cannot_keep(limit: &Limit) -> Option<String> {
-        match limit.form() {
-            CellForm::Leases { most } if most > MOST_LEASES => {
-                Some(format!("{most} leases at once: an item of Memcached has room for {MOST_LEASES}"))
-            }
-            _ => None,
-        }
+    fn key_room() -> KeyRoom {
+        KeyRoom::new("Memcached", MOST_LEASES, MOST_LOGGED)
     }
 }
 

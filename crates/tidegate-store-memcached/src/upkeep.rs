@@ -1,7 +1,7 @@
 //! What a node does beside deciding: looks at the servers, and measures what they forget.
 //!
 //! A *canary* is a small item that nobody touches. Each node stores one on every server with each look, and asks for it a minute
-//! later. One that is gone before its time was evicted, and a counter that nobody touched for a minute may be gone as well: that
+//! later ([`canary_age`](crate::MemcachedConfig::canary_age)). One that is gone before its time was evicted, and a counter that nobody touched for a minute may be gone as well: that
 //! caller has its whole quota again. (A server's own count of evictions says how many items went, not whether they mattered.)
 
 use std::collections::VecDeque;
@@ -36,9 +36,8 @@ pub struct ServerReport {
     pub warnings: Vec<String>,
 }
 
-/// How long a canary is left alone, and how long it would live.
-const LEFT_ALONE: std::time::Duration = std::time::Duration::from_secs(60);
-const CANARY_TTL: Micros = Micros::from_secs(600);
+/// For how much longer a canary would live than it is left alone.
+const CANARY_LIVES_ON: Micros = Micros::from_secs(540);
 /// A look that is made more often stores no more than these.
 const MOST_CANARIES: usize = 64;
 
@@ -49,18 +48,21 @@ pub(crate) struct Canaries {
     next: AtomicU64,
     /// Names those of this process.
     process: [u8; 8],
+    /// How long they are left alone.
+    left_alone: std::time::Duration,
     /// How many were gone before their time, and how many were looked for.
     lost: AtomicU64,
     asked: AtomicU64,
 }
 
 impl Canaries {
-    pub(crate) fn new(servers: usize) -> Self {
+    pub(crate) fn new(servers: usize, left_alone: std::time::Duration) -> Self {
         let process = getrandom::u64().expect("the system has random bytes").to_le_bytes();
         Canaries {
             process,
             stored: Mutex::new(vec![VecDeque::new(); servers]),
             next: AtomicU64::new(0),
+            left_alone,
             lost: AtomicU64::new(0),
             asked: AtomicU64::new(0),
         }
@@ -99,7 +101,7 @@ impl Memcached {
         let mut warnings = Vec::new();
         if lost > 0 {
             warnings.push(
-                "it forgets items that nobody touched for a minute: such callers have their whole quota again. Give it more \
+                "it forgets items that nobody touched for a while: such callers have their whole quota again. Give it more \
                  memory (-m), or servers of its own"
                     .to_owned(),
             );
@@ -120,7 +122,8 @@ impl Memcached {
         let canaries = &self.canaries;
         let ripe: Vec<u64> = {
             let mut stored = canaries.stored.lock();
-            let count = stored[server].iter().take_while(|(at, _)| at.elapsed() >= LEFT_ALONE).count();
+            let count =
+                stored[server].iter().take_while(|(at, _)| at.elapsed() >= canaries.left_alone).count();
             stored[server].drain(..count).map(|(_, number)| number).collect()
         };
         let mut gone = 0;
@@ -148,9 +151,10 @@ impl Memcached {
         let place = Place { server, name: self.names.own(b"canary", self.canaries.process, number) };
         let mut was_there = false;
         let deadline = Deadline::from_now(self.patience, std::time::Duration::ZERO);
+        let lives = Micros::from(self.canaries.left_alone) + CANARY_LIVES_ON;
         let change = |_: usize, items: &mut [Item], now| {
             was_there = items[0].live_part(WHOLE, now).is_some();
-            items[0].set(WHOLE, is_kept.then(|| (now + CANARY_TTL, b"canary".to_vec())));
+            items[0].set(WHOLE, is_kept.then(|| (now + lives, b"canary".to_vec())));
         };
         let mut change = change;
         let ran = self.change(&[vec![place]], deadline, &mut change).await;

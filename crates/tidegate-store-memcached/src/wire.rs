@@ -150,7 +150,7 @@ fn unexpected(line: &str) -> String {
 pub(crate) fn refused(said: &str) -> Failure {
     if said.contains("too large") {
         let why = format!("{said} (use a sliding_window for so large a limit, or raise the server's -I)");
-        return Failure::NotApplied("other", why.into());
+        return Failure::TooLarge(why.into());
     }
     if said.contains("out of memory") {
         return Failure::NotApplied("out_of_memory", format!("{said} (raise the server's -m)").into());

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::pin::Pin;
 
 use tidegate_core::{
-    Ask, CellForm, Charge, Fold, Group, Hits, LeaseId, Limit, Micros, Outcome, Rate, Scope, Stance,
+    Ask, CellForm, Charge, Fold, Group, Hits, KeyRoom, LeaseId, Limit, Micros, Outcome, Rate, Scope, Stance,
     Timestamp, TokenBucket, Touch,
 };
 
@@ -76,6 +76,12 @@ pub trait Store: Send + Sync + 'static {
         _ttl: Micros,
     ) -> Reply<'a, bool> {
         Reply::Now(Err(no_records()))
+    }
+
+    /// The room that it has for the limits of one key tuple; none if there is no bound that a rule can reach. Rules that want more
+    /// are refused before they are used ([`KeyRoom`]).
+    fn key_room(&self) -> Option<KeyRoom> {
+        None
     }
 
     /// The number of nodes that its cells are spread over. Each may fail independently. The number is fixed at the start; if

@@ -29,6 +29,14 @@ pub enum StoreError {
         /// The store's name for operators.
         endpoint: String,
     },
+    /// Not applied to the key that it is about, and the same call never will be: the store does not keep so much of one key. Other
+    /// requests of the call may have been applied; the store itself is well, and its breaker is not told.
+    TooLarge {
+        /// The store's name for operators.
+        endpoint: String,
+        /// What it said, and what to do about it.
+        source: BoxError,
+    },
     /// Possibly applied, because the connection was lost: a retry could spend twice.
     FateUnknown {
         /// The store's name for operators.
@@ -53,6 +61,7 @@ impl StoreError {
             StoreError::NotApplied { endpoint, .. }
             | StoreError::TooLate { endpoint, .. }
             | StoreError::NoRoom { endpoint }
+            | StoreError::TooLarge { endpoint, .. }
             | StoreError::FateUnknown { endpoint, .. }
             | StoreError::TimedOut { endpoint, .. } => endpoint,
         }
@@ -83,6 +92,9 @@ impl fmt::Display for StoreError {
             StoreError::NoRoom { endpoint } => {
                 write!(f, "store at {endpoint} has no room for another record")
             }
+            StoreError::TooLarge { endpoint, .. } => {
+                write!(f, "store at {endpoint} does not keep so much of one key")
+            }
             StoreError::FateUnknown { endpoint, .. } => {
                 write!(f, "store at {endpoint} may or may not have applied the request")
             }
@@ -96,7 +108,9 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            StoreError::NotApplied { source, .. } | StoreError::FateUnknown { source, .. } => Some(&**source),
+            StoreError::NotApplied { source, .. }
+            | StoreError::TooLarge { source, .. }
+            | StoreError::FateUnknown { source, .. } => Some(&**source),
             StoreError::TooLate { .. } | StoreError::NoRoom { .. } | StoreError::TimedOut { .. } => None,
         }
     }

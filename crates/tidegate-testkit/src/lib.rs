@@ -18,6 +18,7 @@
 mod acceptor;
 mod caddy;
 mod clock;
+mod cpu;
 mod envoy;
 mod fault_proxy;
 pub mod frames;
@@ -41,6 +42,7 @@ mod upstream;
 
 pub use caddy::Caddy;
 pub use clock::{eventually, in_three_tries, poll};
+pub use cpu::{cpu_of, cpu_of_family};
 pub use envoy::Envoy;
 pub use fault_proxy::{Fault, FaultProxy};
 pub use memcached::Memcached;

@@ -1,5 +1,6 @@
 //! A real Memcached.
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
@@ -60,6 +61,22 @@ impl Memcached {
     pub fn url_of(servers: &[&Memcached]) -> String {
         let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
         format!("memcached://{}", addresses.join(","))
+    }
+
+    /// One of its own counts, as `stats` tells it.
+    ///
+    /// # Panics
+    /// When it has no such count, or does not answer.
+    #[must_use]
+    #[track_caller]
+    pub fn statistic(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(self.addr()).expect("it listens");
+        stream.write_all(b"stats\r\nquit\r\n").expect("it reads");
+        let mut told = String::new();
+        stream.read_to_string(&mut told).expect("it answers");
+        let of_line =
+            |line: &str| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+        told.lines().find_map(of_line).unwrap_or_else(|| panic!("no {name} in {told}"))
     }
 
     /// The process itself, for signals and for its log.

@@ -62,6 +62,16 @@ impl Moto {
         assert_eq!(http::post_json(self.addr(), "/_refuse", &body).status, 200);
     }
 
+    /// How many calls it has answered.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[must_use]
+    #[track_caller]
+    pub fn calls(&self) -> u64 {
+        http::get(self.addr(), "/_calls").text().trim().parse().expect("a number")
+    }
+
     /// The process itself, for signals and for its log.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process

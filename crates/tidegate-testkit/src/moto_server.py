@@ -1,5 +1,6 @@
 """An emulator of AWS: `moto`, which forgets all when it ends. One request at a time: it does not make its own steps atomic.
 
+GET /_calls: how many calls it has answered.
 POST /_refuse {"code": ..., "status": ..., "count": n}: the next n calls are refused so, as AWS documents it.
 """
 
@@ -14,6 +15,7 @@ from werkzeug.wrappers import Request, Response
 emulator = DomainDispatcherApplication(create_backend_app)
 turn = threading.Lock()
 refusal = {"count": 0}
+calls = {"count": 0}
 
 
 class Handler(MotoRequestHandler):
@@ -26,6 +28,10 @@ class Handler(MotoRequestHandler):
 
 def serve(environ, start_response):
     with turn:
+        if environ["PATH_INFO"] == "/_calls":
+            return Response(str(calls["count"]))(environ, start_response)
+        if environ["PATH_INFO"] == "/":
+            calls["count"] += 1
         if environ["PATH_INFO"] == "/_refuse":
             refusal.update(json.loads(Request(environ).get_data()))
             return Response("{}")(environ, start_response)

@@ -44,7 +44,7 @@ impl Setup {
     /// ```
     ///
     /// # Errors
-    /// When the rules have mistakes, or it is not called on a tokio runtime.
+    /// When the rules have mistakes or keep more of one key than the store does, or it is not called on a tokio runtime.
     pub fn on_shared_store(
         self,
         store: Arc<dyn Store>,
@@ -58,6 +58,7 @@ impl Setup {
         let mut limiter = LimiterConfig::new(rules, store, self.observer);
         limiter.clock = self.clock.unwrap_or(limiter.clock);
         let limiter = Limiter::new(limiter.over_a_network(remote));
+        limiter.check_room(limiter.snapshot().rules(), Vec::new).map_err(SharedStoreError::Rules)?;
         drop(runtime.spawn(limiter.maintain()));
         Ok(limiter)
     }

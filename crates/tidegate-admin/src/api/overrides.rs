@@ -163,7 +163,9 @@ fn checked(control: &ControlPlane, wanted: OverrideBody, now: Timestamp) -> Answ
     // Only compiling it shows the remaining mistakes.
     let alone = KeyOverride { id: String::new(), what, author: String::new(), at_us: 0 };
     let snapshot = control.limiter.snapshot();
-    if let Err(why) = snapshot.rules().check_override(&runtime(&alone)) {
+    if let Err(why) =
+        snapshot.rules().check_override_within(&runtime(&alone), &|rule| control.limiter.room_of(rule))
+    {
         let is_known = snapshot.rules().domains().any(|domain| *domain == *alone.what.domain);
         let field = match (is_known, alone.what.action, &alone.what.rule) {
             (false, ..) => "domain",

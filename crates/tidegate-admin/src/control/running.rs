@@ -275,13 +275,14 @@ impl RunningRules {
     ///
     /// # Errors
     /// Rules for all regions that have no home here: if each region counted them for itself, they would admit a multiple of their
-    /// limits.
+    /// limits. Rules that keep more of one key than their store does.
     pub(crate) fn check_here(
         &self,
         rules: RuleSet,
-        sources: impl FnOnce() -> Vec<Source>,
+        sources: impl Fn() -> Vec<Source>,
     ) -> Result<RuleSet, Diagnostics> {
-        rules.check_homes(sources, |domain| self.limiter.has_home(domain)).map(|()| rules)
+        rules.check_homes(&sources, |domain| self.limiter.has_home(domain))?;
+        self.limiter.check_room(&rules, sources).map(|()| rules)
     }
 
     /// Compiles `wanted`, takes it into use, and records it. Rules that already run are not compiled again: a ban must not
@@ -310,7 +311,7 @@ impl RunningRules {
         let rules = compiled.as_ref().unwrap_or_else(|| before.rules());
         wanted.warnings = rules.warnings().cloned();
         let overrides: Vec<RuntimeOverride> = wanted.overrides.iter().map(runtime).collect();
-        let (rules, problems) = rules.with_overrides(&overrides);
+        let (rules, problems) = rules.with_overrides_within(&overrides, &|rule| self.limiter.room_of(rule));
         let mut rules = rules.with_flags(&self.flags());
         if self.source == RuleSource::Database {
             // A ban takes the same rules into use once more; decisions keep naming the published version, which people know.

@@ -94,10 +94,13 @@ fn reloads_say_which_rules_are_in_use_and_whether_the_last_was_taken() {
 
 #[test]
 fn how_much_the_store_holds_is_told_wherever_it_is() {
-    let usage = || StoreUsage { keys: 7, bytes: 4_096, most_bytes: 8_192, evicted: 3 };
+    let usage =
+        || StoreUsage { keys: 7, bytes: 4_096, most_bytes: 8_192, evicted: 3, canaries: Some((1, 5)) };
     let scrape = read(&Registry::new(Arc::new(Metrics::new())).with(usage));
     assert_eq!(scrape.get("tidegate_store_keys", &[]), Some(7.0));
     assert_eq!(scrape.get("tidegate_store_memory_bytes", &[]), Some(4_096.0));
+    assert_eq!(scrape.get("tidegate_store_canaries_total", &[]), Some(5.0));
+    assert_eq!(scrape.get("tidegate_store_canaries_lost_total", &[]), Some(1.0));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 use tidegate_testkit::{
-    Redis, RedisCluster, SentinelGroup, ShardedRedis, SteppedClock, TidegateServer, eventually, http,
+    Memcached, Postgres, Redis, RedisCluster, SentinelGroup, ShardedRedis, SteppedClock, TidegateServer,
+    eventually, http,
 };
 
 /// Far longer than any of this takes, for machines that are busy.
@@ -47,6 +48,9 @@ pub(crate) enum Store {
     Sentinel(SentinelGroup),
     Cluster(RedisCluster),
     Sharded(ShardedRedis),
+    /// With the name of a database in it.
+    Postgres(Box<Postgres>, String),
+    Memcached(Box<Memcached>),
 }
 
 impl Store {
@@ -59,22 +63,36 @@ impl Store {
         Store::Single(Box::new(Redis::builder().clock(clock).start()))
     }
 
+    pub(crate) fn postgres() -> Self {
+        let postgres = Postgres::start();
+        let url = postgres.new_database();
+        let database = url.rsplit('/').next().expect("a URL names one").to_owned();
+        Store::Postgres(Box::new(postgres), database)
+    }
+
+    pub(crate) fn memcached() -> Self {
+        Store::Memcached(Box::new(Memcached::start()))
+    }
+
     pub(crate) fn url(&self) -> String {
         match self {
             Store::Single(redis) => redis.url(),
             Store::Sentinel(group) => group.url(),
             Store::Cluster(cluster) => cluster.url(),
             Store::Sharded(servers) => servers.url(),
+            Store::Postgres(server, database) => format!("postgres://postgres@{}/{database}", server.addr()),
+            Store::Memcached(server) => Memcached::url_of(&[server]),
         }
     }
 
-    /// Every server that may hold cells.
+    /// Every Redis that may hold cells.
     pub(crate) fn servers(&self) -> Vec<&Redis> {
         match self {
             Store::Single(redis) => vec![redis],
             Store::Sentinel(group) => group.nodes().iter().collect(),
             Store::Cluster(cluster) => cluster.nodes().iter().collect(),
             Store::Sharded(servers) => servers.nodes().iter().collect(),
+            Store::Postgres(..) | Store::Memcached(_) => Vec::new(),
         }
     }
 

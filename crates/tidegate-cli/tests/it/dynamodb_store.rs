@@ -1,11 +1,14 @@
 //! Counters in an emulated DynamoDB (`moto`; never run against AWS): exact over two nodes, and one clear line where it cannot be used.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tidegate_testkit::Moto;
 
-use crate::redis_exact::{LIMIT, flood};
-use crate::redis_world::{BINARY, Node, PATIENT, alone};
+use crate::redis_exact::{LIMIT, flood, flood_one_key};
+use crate::redis_world::{BINARY, Node, PATIENT, RECOVERED, alone, check, left, now, pass};
 
 const THOUSAND: &str =
     "- { name: one, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }";
@@ -16,6 +19,83 @@ fn dynamodb_two_nodes_admit_exactly_a_thousand_of_eleven_hundred_with_sixty_four
     let server = Moto::start();
     let nodes = Node::pair(&server.url("limits"), PATIENT, THOUSAND);
     assert_eq!(flood(&nodes.each_ref(), 8), [LIMIT; 8]);
+}
+
+#[test]
+fn dynamodb_flood_of_one_key_costs_hardly_any_calls() {
+    let _alone = alone();
+    let server = Moto::start();
+    let node = Node::ready(&server.url("limits"), PATIENT, THOUSAND);
+    let flood = flood_one_key(&node, || server.calls() as f64);
+    // One a second, and what a busy machine shifts between the two spans.
+    assert!(flood < 3.0, "{flood} calls a second for one key that is refused");
+}
+
+/// What nodes wait for the emulator here: it takes one request at a time.
+const TIMEOUT: Duration = Duration::from_secs(1);
+const MILLION: &str = "- { name: one, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000000, window: 1d }] }";
+
+/// Breaks the emulator under load in one way, and mends it: every request is answered by its deadline, by policy once the fault is
+/// noticed, and by the store again within `recovered`. Returns what the store has on its books then, and what it admitted.
+fn outage(recovered: Duration, begin: fn(&mut Moto), end: fn(&mut Moto)) -> (i64, i64) {
+    let _alone = alone();
+    let mut server = Moto::start();
+    let nodes = Node::pair(&server.url("limits"), "1s", MILLION);
+    let over = Arc::new(AtomicBool::new(false));
+    let load: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let (mut client, over) = (node.client(), over.clone());
+            std::thread::spawn(move || {
+                let mut asked = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    let began = now();
+                    let answer = check(&mut client, &[("user", "a")], 1);
+                    asked.push((began, began.elapsed(), answer));
+                    pass(Duration::from_millis(10));
+                }
+                asked
+            })
+        })
+        .collect();
+    pass(Duration::from_millis(500));
+    let began = now();
+    begin(&mut server);
+    // Three deadlines of silence are a failure.
+    let noticed = 3 * TIMEOUT + TIMEOUT / 2;
+    pass(noticed + Duration::from_secs(1));
+    let mended = now();
+    end(&mut server);
+    let back = now();
+    pass(recovered + Duration::from_secs(1));
+    over.store(true, Ordering::Relaxed);
+    let asked: Vec<_> = load.into_iter().flat_map(|one| one.join().unwrap()).collect();
+    for (at, took, answer) in &asked {
+        // A busy machine is late by less than that.
+        assert!(*took < TIMEOUT + TIMEOUT / 2, "{answer:?} after {took:?}");
+        let is_by_policy = *at > began + noticed && *at < mended;
+        assert!(!is_by_policy || answer.is_fallback(), "{answer:?} while the store is away");
+        assert!(*at < back + recovered || answer.is_exact(), "{answer:?} after it was back");
+    }
+    let by_policy = asked.iter().filter(|(_, _, answer)| answer.is_fallback()).count();
+    assert!(by_policy > 20, "{by_policy} answers by policy");
+    let admitted = asked.iter().filter(|(_, _, answer)| answer.allowed).count();
+    (1_000_000 - left(&mut nodes[0].client(), "a"), i64::try_from(admitted).unwrap())
+}
+
+/// AWS loses nothing; the emulator forgets the table, too, which a node makes again when it looks next: every five seconds.
+#[test]
+fn dynamodb_that_is_killed_and_restarted() {
+    let (spent, admitted) =
+        outage(RECOVERED + Duration::from_secs(5), |one| one.process().kill(), Moto::start_again);
+    assert!(spent < admitted, "{spent} of {admitted}: it forgot");
+}
+
+#[test]
+fn dynamodb_that_stands_still() {
+    let (spent, admitted) = outage(RECOVERED, |one| one.process().pause(), |one| one.process().resume());
+    // Two nodes, each with one request under way: its answer was lost, and what it spent may not have come back.
+    assert!((admitted..=admitted + 8).contains(&spent), "{spent} are spent, {admitted} were admitted");
 }
 
 /// What `serve` says when it must have its store and does not start.
@@ -36,7 +116,7 @@ fn said(url: &str) -> String {
 #[test]
 fn a_limit_that_dynamodb_cannot_keep_is_refused_by_name() {
     let said = said("dynamodb://limits?region=eu-west-1");
-    let expected = "rule `uploads`: dynamodb://limits?region=eu-west-1 cannot keep 60000 leases at once";
+    let expected = "rule `uploads` cannot be exact: DynamoDB cannot keep 60000 leases at once of one key";
     assert!(said.contains(expected), "{said}");
 }
 

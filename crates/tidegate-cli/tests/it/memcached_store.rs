@@ -4,11 +4,11 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_testkit::{Memcached, in_three_tries};
+use tidegate_testkit::{Memcached, eventually, in_three_tries};
 
-use crate::redis_exact::{LIMIT, flood};
+use crate::redis_exact::{LIMIT, flood, flood_one_key};
 use crate::redis_outage::{Memory, NOTICED, Outage, Reach};
-use crate::redis_world::{BINARY, Node, PATIENT, alone};
+use crate::redis_world::{BINARY, Node, PATIENCE, PATIENT, alone, check};
 
 const THOUSAND: &str =
     "- { name: one, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }";
@@ -62,6 +62,37 @@ fn a_limit_that_memcached_cannot_keep_is_refused_by_name() {
     let done = Command::new(BINARY).arg("serve").arg("--config").arg(&path).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(!done.status.success(), "{said}");
-    let expected = "rule `uploads`: memcached://127.0.0.1:1 cannot keep 60000 leases at once";
+    let expected = "rule `uploads` cannot be exact: Memcached cannot keep 60000 leases at once of one key";
     assert!(said.contains(expected), "{said}");
+}
+
+#[test]
+fn a_limit_that_memcached_cannot_keep_is_refused_when_it_comes_with_a_reload_too() {
+    let server = Memcached::start();
+    let mut node = Node::ready(&Memcached::url_of(&[&server]), PATIENT, THOUSAND);
+    let two = "- { name: uploads, key: [user], limits: [{ name: a, algorithm: concurrency, limit: 20000, ttl: 30s }, \
+               { name: b, algorithm: concurrency, limit: 20000, ttl: 30s }] }";
+    node.write_rules(two);
+    node.server.reload();
+    let expected =
+        "rule `uploads` cannot be exact: Memcached cannot keep 20000 leases at once and 20000 leases at once";
+    eventually("the rules are refused by name", PATIENCE, || node.server.stderr().contains(expected));
+    assert_eq!(node.metric("tidegate_config_last_reload_success"), 0.0);
+    assert!(check(&mut node.client(), &[("user", "a")], 1).is_exact(), "the old ones stay");
+}
+
+/// Commands over items, by the server's own count.
+fn commands(server: &Memcached) -> u64 {
+    let count = |name| server.statistic(name);
+    count("cmd_get") + count("cmd_set")
+}
+
+#[test]
+fn memcached_flood_of_one_key_costs_hardly_any_commands() {
+    let _alone = alone();
+    let server = Memcached::start();
+    let node = Node::ready(&Memcached::url_of(&[&server]), PATIENT, THOUSAND);
+    let flood = flood_one_key(&node, || commands(&server) as f64);
+    // One a second, and what a busy machine shifts between the two spans.
+    assert!(flood < 3.0, "{flood} commands a second for one key that is refused");
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use tidegate_testkit::{Redis, RedisCluster};
 
-use crate::redis_world::{Node, PATIENT, alone, check, left, tell};
+use crate::redis_world::{Node, PATIENT, alone, check, left, now, pass, tell};
 
 pub(crate) const LIMIT: usize = 1_000;
 const IN_FLIGHT: usize = 64;
@@ -48,6 +49,35 @@ pub(crate) fn flood(nodes: &[&Node], rounds: usize) -> Vec<usize> {
         admitted.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
     }
     admitted
+}
+
+/// Floods one refused key of the rule for `user`, and returns by how much more a second the store's own count of its work grows than
+/// without any request: probes, heartbeats and sweeps go on.
+pub(crate) fn flood_one_key(node: &Node, work: impl Fn() -> f64) -> f64 {
+    let span = Duration::from_secs(4);
+    let mut client = node.client();
+    let mut flood = |count: usize| {
+        let words = ["TG.CHECK", "api", "COST", "1", "user", "flooder"].map(str::to_owned).to_vec();
+        let commands = vec![words; 64];
+        (0..count).map(|_| client.pipeline(&commands).len()).sum::<usize>()
+    };
+    // Until it is refused.
+    flood(40);
+    let before = work();
+    pass(span);
+    let background = (work() - before) / span.as_secs_f64();
+    let (before, began, mut sent) = (work(), now(), 0);
+    while began.elapsed() < span {
+        sent += flood(10);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let under_flood = (work() - before) / seconds;
+    let rate = sent as f64 / seconds;
+    tell!(
+        "{rate:.0} requests/s on one refused key: the store works {under_flood:.1} times a second, {background:.1} without"
+    );
+    assert!(sent > 10_000, "only {sent} requests");
+    under_flood - background
 }
 
 #[test]

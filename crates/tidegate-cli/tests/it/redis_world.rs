@@ -77,10 +77,15 @@ impl Node {
         eventually("the node is in touch with its store", PATIENCE, || self.readyz() == "ready\n");
     }
 
-    /// Takes other rules into use.
-    pub(crate) fn change_rules(&mut self, rules: &str) {
+    /// Writes other rules, which nobody reads yet.
+    pub(crate) fn write_rules(&self, rules: &str) {
         let path = self.dir.path().join("rules.yaml");
         fs::write(path, format!("domain: api\nrules:\n{rules}")).unwrap();
+    }
+
+    /// Takes other rules into use.
+    pub(crate) fn change_rules(&mut self, rules: &str) {
+        self.write_rules(rules);
         let version = self.metric("tidegate_config_version");
         self.server.reload();
         eventually("the rules are taken", PATIENCE, || self.metric("tidegate_config_version") > version);

@@ -37,8 +37,13 @@ impl<T> Homes<T> {
 
     /// The home of the rules of a domain.
     pub(crate) fn of_domain(&self, domain: &[u8]) -> Option<&T> {
+        self.place_of(domain).map(|place| &self.all[place])
+    }
+
+    /// Which of [`Homes::iter`] that is.
+    pub(crate) fn place_of(&self, domain: &[u8]) -> Option<usize> {
         let named = self.by_domain.iter().find(|(name, _)| **name == *domain);
-        named.map(|(_, place)| *place).or(self.usual).map(|place| &self.all[place])
+        named.map(|(_, place)| *place).or(self.usual)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {

@@ -413,6 +413,10 @@ impl Remote {
     /// Reports the refusal of a call to the breaker of the node that refused. If a call over several does not say which, the
     /// prober will.
     pub(super) fn blame(&self, nodes: &[usize], error: &StoreError, sent: Timestamp) {
+        // One key has more than the store keeps of one: the others there must not suffer for it.
+        if matches!(error, StoreError::TooLarge { .. }) {
+            return;
+        }
         let now = self.clock.now();
         let is_named = |node: &&usize| nodes.len() == 1 || self.store.endpoint(**node) == error.endpoint();
         for &node in nodes.iter().filter(is_named) {

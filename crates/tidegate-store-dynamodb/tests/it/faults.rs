@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Concurrency, Limit, Micros, RefusedHits};
-use tidegate_store::{Store, StoreError};
-use tidegate_store_dynamodb::{DynamoDbConfig, DynamoDbStore, Login, MOST_LEASES};
+use tidegate_core::{Ask, Group, Limit, Micros, Outcome, RefusedHits, Scope, SlidingLog, Touch};
+use tidegate_store::{CellKey, Request, Spend, Store, StoreError};
+use tidegate_store_dynamodb::{DynamoDbConfig, DynamoDbStore, Login};
 use tidegate_testkit::{Fault, FaultProxy, Moto};
 
 use crate::subject::{left, limit, patient, ready, spend, store};
@@ -181,14 +181,33 @@ async fn a_read_whose_answer_is_lost_is_certainly_not_applied() {
     assert_eq!(left(&ready(&server.url("limits"), &patient()).await, &limit(10), "a").await, 10);
 }
 
-#[test]
-fn a_limit_whose_state_is_too_large_for_an_item_is_refused() {
-    let limit = |most| {
-        Limit::Concurrency(Concurrency::new(most, Micros::from_secs(30), RefusedHits::Forget).unwrap())
-    };
-    assert_eq!(DynamoDbStore::cannot_keep(&limit(MOST_LEASES)), None);
-    let why = DynamoDbStore::cannot_keep(&limit(MOST_LEASES + 1)).unwrap();
-    assert_eq!(why, "9001 leases at once: an item of DynamoDB has room for 9000");
+#[tokio::test]
+async fn a_key_that_would_need_more_than_an_item_is_told_so_and_changes_nothing() {
+    let server = Moto::start();
+    let one = ready(&server.url("limits"), &patient()).await;
+    let logs: Vec<Limit> = (0..5).map(|_| log(100_000)).collect();
+    let error = fill(&one, &logs).await.unwrap_err();
+    assert!(matches!(error, StoreError::TooLarge { .. }), "{error:?}");
+    assert!(why(&error).contains("409088 is the most"), "{error:?}");
+    assert_eq!(fill(&one, &logs[..1]).await.unwrap()[0].remaining, 0, "nothing was spent before");
+}
+
+/// A log of so many hits.
+fn log(hits: u64) -> Limit {
+    let window = Micros::from_secs(86_400);
+    Limit::SlidingLog(SlidingLog::new(hits, window, Micros::ZERO, RefusedHits::Forget).unwrap())
+}
+
+/// Spends all that these limits of one key have.
+async fn fill(store: &DynamoDbStore, limits: &[Limit]) -> Result<Vec<Outcome>, StoreError> {
+    let scopes: Vec<Scope> = (0..limits.len() as u8).map(|number| Scope::new(&[&[number]])).collect();
+    let touch = |limit| Touch { limit, ask: Ask::hits(100_000), group: Group::ENFORCED };
+    let spends: Vec<Spend<'_>> = limits
+        .iter()
+        .zip(&scopes)
+        .map(|(limit, scope)| Spend { cell: CellKey { scope, key: b"k", tag: b"k" }, touch: touch(limit) })
+        .collect();
+    store.decide(&[Request::once(&spends)]).answer().await.map(|told| told.into_iter().collect())
 }
 
 #[test]

@@ -88,12 +88,16 @@ async fn what_is_no_memcached_is_named_in_one_line() {
 async fn canaries_tell_when_a_full_server_forgets() {
     // A server of the smallest size, filled by others.
     let server = Memcached::start_with(&["-m", "2", "-o", "no_lru_crawler,no_lru_maintainer"]);
-    let one = store(&Memcached::url_of(&[&server]), &patient());
-    let reports = one.look().await;
-    assert_eq!(reports[0].as_ref().unwrap().evictions, 0);
+    let one = store(&Memcached::url_of(&[&server]), &patient().canary_age(Duration::ZERO));
+    let look = async || one.look().await.remove(0).unwrap();
+    look().await;
+    let fine = look().await;
+    assert_eq!((fine.evictions, fine.warnings.len(), one.canaries()), (0, 0, (0, 1)));
     fill(&server);
-    let reports = one.look().await;
-    assert!(reports[0].as_ref().unwrap().evictions > 0, "{reports:?}");
+    let full = look().await;
+    assert!(full.evictions > 0, "{full:?}");
+    assert_eq!(one.canaries(), (1, 2), "the one that nobody touched is gone");
+    assert!(full.warnings[0].contains("Give it more memory (-m)"), "{full:?}");
     assert_eq!(one.endpoint(0), server.addr().to_string());
 }
 

@@ -9,4 +9,5 @@ mod facade;
 mod fleet;
 mod ownership;
 mod readme;
+mod room;
 mod spends;

@@ -48,10 +48,10 @@ fn home(url: &str) -> Result<Home, Failure> {
         .iter()
         .any(|start| url.starts_with(start))
     {
-        return Err(Failure::new("--store: there are measurements of Redis and memory only to plan with")
-            .hint(
-                "`cargo xtask bench stores` measures it on your machine; docs/operate/stores.md has ours",
-            ));
+        return Err(Failure::new("--store: plan knows how memory and Redis grow, and not yet how this store does").hint(
+            "leave out --store for the number of keys; docs/operate/stores.md says what a key and a decision take there, and \
+             `cargo xtask bench stores` measures them on your machine",
+        ));
     }
     let url: StoreUrl = url.parse().map_err(|error| {
         Failure::new(format!("--store: {error}")).hint(

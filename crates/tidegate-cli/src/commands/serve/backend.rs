@@ -8,7 +8,6 @@ use tidegate_core::Micros;
 use tidegate_fleet::FleetStore;
 use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioRuntime, prober_thread};
 use tidegate_metrics::{Metrics, StoreUsage};
-use tidegate_rules::RuleSet;
 #[cfg(test)]
 use tidegate_store::Clock;
 use tidegate_store::{MemoryConfig, MemoryStore, Store, StoreError};
@@ -241,9 +240,10 @@ impl Backend {
                 let stats = store.stats();
                 StoreUsage { keys: stats.cells as u64, bytes: stats.bytes as u64, ..StoreUsage::default() }
             }
-            Backend::Redis(_, holdings)
-            | Backend::Postgres(_, holdings)
-            | Backend::Memcached(_, holdings) => holdings.usage(),
+            Backend::Redis(_, holdings) | Backend::Postgres(_, holdings) => holdings.usage(),
+            Backend::Memcached(store, holdings) => {
+                StoreUsage { canaries: Some(store.canaries()), ..holdings.usage() }
+            }
             #[cfg(feature = "dynamodb")]
             Backend::DynamoDb(_, holdings) => holdings.usage(),
         }
@@ -257,6 +257,7 @@ impl Holdings {
             bytes: self.bytes.load(Ordering::Relaxed),
             most_bytes: self.most_bytes.load(Ordering::Relaxed),
             evicted: self.evicted.load(Ordering::Relaxed),
+            canaries: None,
         }
     }
 }
@@ -387,25 +388,6 @@ fn dynamodb_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> DynamoDb
         .timeout(settings.timeout.unwrap_or(default.timeout))
         .late_answers(LATE_CALLS_HEARD_FOR.into())
         .observer(Arc::new(CountCalls(metrics.clone())))
-}
-
-/// Refuses rules whose state the configured store cannot keep.
-pub(super) fn check_rules(url: &StoreUrl, rules: &RuleSet) -> Result<(), Failure> {
-    let cannot_keep = match url {
-        StoreUrl::Memcached(_) => MemcachedStore::cannot_keep,
-        #[cfg(feature = "dynamodb")]
-        StoreUrl::DynamoDb(_) => DynamoDbStore::cannot_keep,
-        _ => return Ok(()),
-    };
-    for rule in rules.rules() {
-        for limit in rule.limits() {
-            if let Some(why) = cannot_keep(&limit.limit) {
-                return Err(Failure::new(format!("rule `{}`: {url} cannot keep {why}", rule.name()))
-                    .hint("lower the limit, or keep counters in Redis or PostgreSQL"));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn cannot_use(field: &str, problem: &str, hint: &str) -> Failure {

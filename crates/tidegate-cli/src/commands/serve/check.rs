@@ -7,9 +7,10 @@ use tidegate_access::Offers;
 use tidegate_admin::RuleSource;
 use tidegate_metrics::Metrics;
 
-use super::backend::{Backend, check_rules};
+use super::backend::Backend;
 use super::data_plane::check_domains;
 use super::flags::read_file;
+use super::regions;
 use super::secrets::Reloads;
 use crate::failure::Failure;
 use crate::rules::LoadedRules;
@@ -46,10 +47,9 @@ pub(crate) fn check(settings: &Settings, loaded: Option<&LoadedRules>) -> Result
     if let Some(xds) = &settings.xds {
         xds.server()?;
     }
-    rules.map_or(Ok(()), |rules| check_rules(&settings.store.url, rules))?;
-    loaded.map_or(Ok(()), |loaded| super::regions::check(settings, loaded))?;
-    super::regions::open(settings, &Arc::new(Metrics::new()))?;
+    loaded.map_or(Ok(()), |loaded| regions::check(settings, loaded))?;
     // This does not connect.
-    Backend::open(settings, &Arc::new(Metrics::new()))?;
-    Ok(())
+    let homes = regions::open(settings, &Arc::new(Metrics::new()))?;
+    let own = Backend::open(settings, &Arc::new(Metrics::new()))?;
+    loaded.map_or(Ok(()), |loaded| regions::check_room(&own, &homes, loaded))
 }

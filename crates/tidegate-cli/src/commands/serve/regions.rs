@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tidegate_limiter::{BreakerConfig, HomeConfig};
 use tidegate_metrics::Metrics;
+use tidegate_rules::{Coordination, Rule};
 
 use super::backend::Backend;
 use crate::failure::Failure;
@@ -61,4 +62,23 @@ pub(super) fn check(settings: &Settings, loaded: &LoadedRules) -> Result<(), Fai
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses rules that keep more of one key than the store that counts them does.
+pub(super) fn check_room(own: &Backend, homes: &[OpenHome], loaded: &LoadedRules) -> Result<(), Failure> {
+    let room_of = |rule: &Rule| {
+        let is_for = |home: &&OpenHome| {
+            home.config.domains.is_empty() || home.config.domains.iter().any(|known| known == rule.domain())
+        };
+        // One that names the domain comes before one for all others.
+        let home = || homes.iter().filter(is_for).max_by_key(|home| home.config.domains.len());
+        let (store, place) = match rule.coordination() {
+            Coordination::Local => return None,
+            all if all.is_global() => home().map(|home| (home.backend.store(), 1))?,
+            _ => (own.store(), 0),
+        };
+        store.key_room().map(|room| (place, room))
+    };
+    let sources = || loaded.files.iter().map(|(source, _)| source.clone()).collect();
+    Ok(loaded.rules.check_room(sources, &room_of).map_err(RulesError::Invalid)?)
 }

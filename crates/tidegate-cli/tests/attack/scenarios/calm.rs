@@ -16,6 +16,9 @@ use crate::world::{PATIENT, Store, pass};
 const PLAIN: Taste =
     Taste { policies: &["local", "open", "closed"], windows: BRIEF, leases: true, count_refused: false };
 
+/// Far from the end of any window.
+const LONG: &[Duration] = &[Duration::from_secs(3_600)];
+
 fn attack(store: Store, random: &mut Random, taste: &Taste) -> Attack {
     let plan = Plan::random(random, taste);
     let mut attack = Attack::start(store, 2, PATIENT, plan);
@@ -72,6 +75,17 @@ fn who_waits_as_told_is_admitted_where_refusals_count() {
         }
         attack
     });
+}
+
+#[test]
+fn random_rules_hold_on_postgresql() {
+    attack_with(&[1, 2], |random| attack(Store::postgres(), random, &PLAIN));
+}
+
+/// Its clock is an estimate, to hundredths of a second: the windows are long beside that.
+#[test]
+fn random_rules_hold_on_memcached() {
+    attack_with(&[1, 2], |random| attack(Store::memcached(), random, &Taste { windows: LONG, ..PLAIN }));
 }
 
 #[test]
