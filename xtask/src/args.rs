@@ -12,6 +12,7 @@ pub(crate) enum Chore {
     Clients { only: Option<String> },
     Dashboard,
     Docs,
+    Pictures,
     Library,
     Compare,
     Loc,
@@ -35,6 +36,7 @@ cargo xtask CHORE
                                  guide and docs/coming-from show, and gateways (after node and java)
   dashboard                      build the dashboard's files, which are committed
   docs                           build the documentation as a site in target/book, with mdBook (installed into .tools/)
+  pictures                       take the README's pictures of the dashboard again, of a fleet with traffic (five minutes)
   library                        publish --dry-run, every combination of features, the oldest compiler
   compare                        the library beside governor, tower_governor and limitador, as a table
   dist [--check]                 archive, Debian package and container image in target/packages; with --check, each
@@ -68,6 +70,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "tools" => alone(Chore::Tools, &rest),
         "dashboard" => alone(Chore::Dashboard, &rest),
         "docs" => alone(Chore::Docs, &rest),
+        "pictures" => alone(Chore::Pictures, &rest),
         "library" => alone(Chore::Library, &rest),
         "compare" => alone(Chore::Compare, &rest),
         "dist" if rest == ["--check"] => Ok(Chore::Dist { check: true }),

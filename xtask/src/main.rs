@@ -18,6 +18,7 @@ mod fuzz;
 mod library;
 mod loc;
 mod mutants;
+mod pictures;
 mod retry_failed;
 mod slice;
 mod steps;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Chore::Clients { only } => clients::asked(&root, only.as_deref()),
         Chore::Dashboard => dashboard::build(&root),
         Chore::Docs => docs::build(&root),
+        Chore::Pictures => pictures::take(&root),
         Chore::Library => library::all(&root),
         Chore::Dist { check } => dist::run(&root, check),
         Chore::Loc => loc::print(&root),
