@@ -6,7 +6,7 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 use crate::tiers::{self, Tier};
 use crate::tools::{self, ToolEnv};
-use crate::{clients, dashboard, docs, fuzz, library, mutants, slice};
+use crate::{clients, dashboard, dist, docs, fuzz, library, mutants, slice};
 
 /// Finds or installs the tools, and says where each is.
 pub(crate) fn tools(root: &Path) -> Result<(), Failure> {
@@ -86,6 +86,7 @@ pub(crate) fn ci(root: &Path) -> Result<(), Failure> {
         steps.run("dashboard", || dashboard::check(root))?;
         steps.run("test", || tiers::run(root, Tier::All, &found))?;
         steps.run("clients", || clients::all(root, &found))?;
+        steps.run("packages", || dist::of_tests(root))?;
         steps.run("rustdoc", || rustdoc(root))?;
         steps.run("docs", || docs::build(root).map(|()| Outcome::Done))?;
         steps.run("fuzz", || fuzz::bounded(root))?;

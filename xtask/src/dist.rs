@@ -1,11 +1,13 @@
 //! `cargo xtask dist`: what is given to people who do not compile: an archive, a Debian package, a container image.
 //!
 //! Everything is made by programs of Debian's base system (tar, dpkg-deb, binutils, sha256sum); no daemon, no network.
-//! `--check` then installs, unpacks and runs each of them, which takes root for `chroot` and `dpkg --root`.
+//! `--check` then installs, unpacks and runs each of them, which takes root for `chroot` and `dpkg --root`. CI does all that
+//! with the binary of its tests, because the `dist` build alone takes longer than the rest.
 
 mod check;
 mod deb;
 mod image;
+mod run_image;
 mod sbom;
 
 use std::fs;
@@ -25,28 +27,48 @@ struct Dist {
     version: String,
     /// The machine as Rust calls it: x86_64, aarch64.
     machine: &'static str,
+    /// A binary that was built before, if none is to be built.
+    built: Option<PathBuf>,
 }
 
 /// Builds every package; with `check`, tries each.
 pub(crate) fn run(root: &Path, check: bool) -> Result<(), Failure> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let target = root.join(target);
-    let version = version(root)?;
-    let dist = Dist {
-        root: root.to_owned(),
-        out: target.join("packages"),
-        version,
-        machine: std::env::consts::ARCH,
-    };
+    let dist = Dist::new(root, "packages", std::env::var_os("DIST_BINARY").map(PathBuf::from))?;
     let mut steps = Steps::default();
-    let done = dist.steps(&mut steps, &target, check);
+    let done = dist.steps(&mut steps, check);
     eprintln!("{}", steps.summary());
     done
 }
 
+/// Packs the binary that the tests have built, and tries each package. What a release made is left alone.
+pub(crate) fn of_tests(root: &Path) -> Result<Outcome, Failure> {
+    if let Some(why) = check::why_not(root) {
+        return Ok(Outcome::Skipped(why));
+    }
+    let dist = Dist::new(root, "packages-of-tests", Some(target(root).join("debug/tidegate")))?;
+    dist.steps(&mut Steps::default(), true)?;
+    let _ = fs::remove_dir_all(&dist.out);
+    Ok(Outcome::Done)
+}
+
+/// Where Cargo builds.
+fn target(root: &Path) -> PathBuf {
+    root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
 impl Dist {
-    fn steps(&self, steps: &mut Steps, target: &Path, check: bool) -> Result<(), Failure> {
-        steps.run("build", || self.build(target))?;
+    fn new(root: &Path, folder: &str, built: Option<PathBuf>) -> Result<Dist, Failure> {
+        Ok(Dist {
+            root: root.to_owned(),
+            out: target(root).join(folder),
+            version: version(root)?,
+            machine: std::env::consts::ARCH,
+            built,
+        })
+    }
+
+    fn steps(&self, steps: &mut Steps, check: bool) -> Result<(), Failure> {
+        steps.run("build", || self.build())?;
         steps.run("archive", || self.archive())?;
         steps.run("deb", || deb::build(self))?;
         steps.run("image", || image::build(self))?;
@@ -71,15 +93,15 @@ impl Dist {
         format!("tidegate-{}-{}-linux", self.version, self.machine)
     }
 
-    fn build(&self, target: &Path) -> Result<Outcome, Failure> {
+    fn build(&self) -> Result<Outcome, Failure> {
         let _ = fs::remove_dir_all(&self.out);
         self.make(&self.parts())?;
-        let built = match std::env::var("DIST_BINARY") {
-            Ok(binary) => PathBuf::from(binary),
-            Err(_) => {
+        let built = match &self.built {
+            Some(binary) => binary.clone(),
+            None => {
                 let build = ["build", "--profile", "dist", "--locked", "-p", "tidegate-cli"];
                 self.run(&self.auditable()?.args(build))?;
-                target.join("dist/tidegate")
+                target(&self.root).join("dist/tidegate")
             }
         };
         let (built, binary, debug) = (text(&built), text(&self.binary()), text(&self.debug()));

@@ -278,6 +278,24 @@ mod tests {
     }
 
     #[test]
+    fn every_crate_that_may_be_published_is_tried() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        let mut published: Vec<String> = fs::read_dir(crates)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| {
+                let manifest = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap();
+                manifest.contains("\npublish = true\n")
+            })
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect();
+        published.sort();
+        let mut tried = LIBRARIES;
+        tried.sort_unstable();
+        assert_eq!(published, tried);
+    }
+
+    #[test]
     fn the_comparison_quotes_the_lines_that_the_projects_have() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let quoted = fs::read_to_string(root.join("docs/comparison.md")).unwrap();

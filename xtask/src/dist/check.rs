@@ -3,12 +3,27 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::command::CommandLine;
-use crate::dist::{Dist, cannot, deb, image, text};
+use crate::dist::{Dist, cannot, deb, run_image, text};
 use crate::steps::{Failure, Outcome};
+
+/// The programs that this starts, of Debian's base system and of binutils.
+const PROGRAMS: [&str; 7] = ["tar", "gzip", "dpkg", "dpkg-deb", "objcopy", "objdump", "unshare"];
+
+/// Why packages cannot be tried here, if so.
+pub(super) fn why_not(root: &Path) -> Option<String> {
+    if CommandLine::new(["id", "-u"]).output(root).as_deref() != Some("0") {
+        return Some("packages are installed and run as root only: sudo cargo xtask dist --check".to_owned());
+    }
+    let is_missing = |program: &&&str| !CommandLine::new([**program, "--version"]).succeeds(root);
+    PROGRAMS
+        .iter()
+        .find(is_missing)
+        .map(|program| format!("packages are not tried: there is no `{program}` here"))
+}
 
 pub(super) fn all(dist: &Dist) -> Result<Outcome, Failure> {
     let sums = CommandLine::new(["sha256sum", "--check", "--quiet", "SHA256SUMS"]);
@@ -16,11 +31,11 @@ pub(super) fn all(dist: &Dist) -> Result<Outcome, Failure> {
     archive(dist)?;
     unit(dist)?;
     package(dist)?;
-    container(dist)?;
+    run_image::try_it(dist)?;
     Ok(Outcome::Done)
 }
 
-fn expect(is_so: bool, what: &str) -> Result<(), Failure> {
+pub(super) fn expect(is_so: bool, what: &str) -> Result<(), Failure> {
     if is_so {
         return Ok(());
     }
@@ -43,10 +58,16 @@ fn archive(dist: &Dist) -> Result<(), Failure> {
         !sections.contains(".debug_line") && sections.contains(".gnu_debuglink"),
         "the binary is stripped and linked to its debug information",
     )?;
-    // What DIST_BINARY names was built by somebody else.
-    let is_ours = std::env::var_os("DIST_BINARY").is_none();
-    expect(!is_ours || sections.contains(".dep-v0"), "the binary lists its dependencies")?;
-    serves(&mut Command::new(&binary), &to)
+    // A binary that somebody else built may not list them; what it lists must be there still.
+    let lists = |sections: &str| sections.contains(".dep-v0");
+    let listed = match &dist.built {
+        None => true,
+        Some(built) => lists(&dist.output(&CommandLine::new(["objdump", "-h", &*text(built)]))?),
+    };
+    expect(lists(&sections) == listed, "the binary lists its dependencies")?;
+    let any = "0.0.0.0:0";
+    let args = ["serve", "--http", any, "--grpc", any, "--resp", any, "--admin", "127.0.0.1:0"];
+    serves(Command::new(&binary).args(args), &to)
 }
 
 /// The service file names the binary where the package puts it.
@@ -114,44 +135,9 @@ fn package(dist: &Dist) -> Result<(), Failure> {
     expect(!users.contains("tidegate"), "a purge takes the user too")
 }
 
-/// Unpacks the image as an engine would, and runs it without root, in a root of its own.
-fn container(dist: &Dist) -> Result<(), Failure> {
-    let layout = fresh(dist, "try-layout")?;
-    dist.run(&CommandLine::new(["tar", "-C", &*text(&layout), "-xf", &*text(&image::file(dist))]))?;
-    let digest = |text: &str, after: &str| {
-        let rest = &text[text.find(after).map_or(text.len(), |at| at + after.len())..];
-        let rest = rest.split_once("sha256:").map_or("", |(_, rest)| rest);
-        rest.chars().take_while(char::is_ascii_hexdigit).collect::<String>()
-    };
-    let blob = |sum: &str| layout.join("blobs/sha256").join(sum);
-    let index = dist.read(&layout.join("index.json"))?;
-    let manifest = dist.read(&blob(&digest(&index, "manifests")))?;
-    let layer = digest(&manifest, "layers");
-    expect(dist.sha256(&blob(&layer))? == layer, "a blob is named by its sum")?;
-    let root = fresh(dist, "try-image")?;
-    dist.run(&CommandLine::new(["tar", "-C", &*text(&root), "-xzf", &*text(&blob(&layer))]))?;
-    let kilobytes = dist.output(&CommandLine::new(["du", "-sk", &*text(&root)]))?;
-    println!("{:>8} KB  the image, unpacked", kilobytes.split_whitespace().next().unwrap_or_default());
-    if CommandLine::new(["umoci", "--version"]).succeeds(&dist.root) {
-        let (image, bundle) =
-            (format!("{}:tidegate:{}", text(&layout), dist.version), text(&dist.out.join("try-umoci")));
-        let _ = fs::remove_dir_all(&bundle);
-        dist.run(&CommandLine::new(["umoci", "unpack", "--rootless", "--image", &*image, &*bundle]))?;
-    } else {
-        eprintln!("not tried: the image with another program, because umoci is not installed");
-    }
-    let mut chroot = Command::new("chroot");
-    chroot.arg(format!("--userspec={}", image::USER)).arg(&root).arg("/usr/bin/tidegate");
-    chroot.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TIDEGATE_DATA", "/var/lib/tidegate");
-    serves(&mut chroot, &root)
-}
-
-/// Starts `tidegate serve` on free ports, asks it something, and ends it.
-fn serves(tidegate: &mut Command, dir: &Path) -> Result<(), Failure> {
-    // On all addresses, as in a container.
-    let any = "0.0.0.0:0";
-    let args = ["serve", "--http", any, "--grpc", any, "--resp", any, "--admin", "127.0.0.1:0"];
-    tidegate.args(args).current_dir(dir).env("TIDEGATE_DRAIN__DELAY", "0s");
+/// Starts a server that listens on free ports, asks it something, and ends it.
+pub(super) fn serves(tidegate: &mut Command, dir: &Path) -> Result<(), Failure> {
+    tidegate.current_dir(dir).env("TIDEGATE_DRAIN__DELAY", "0s");
     tidegate.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut server = tidegate.spawn().map_err(|error| cannot(dir, &error))?;
     let answered = asked(&mut server);
@@ -182,7 +168,7 @@ fn asked(server: &mut Child) -> Option<String> {
 }
 
 /// An empty folder of this name.
-fn fresh(dist: &Dist, name: &str) -> Result<std::path::PathBuf, Failure> {
+pub(super) fn fresh(dist: &Dist, name: &str) -> Result<PathBuf, Failure> {
     let dir = dist.out.join(name);
     let _ = fs::remove_dir_all(&dir);
     dist.make(&dir)?;
