@@ -20,6 +20,7 @@ mod leases;
 mod lifecycle;
 mod limiter;
 mod local;
+mod mistyped;
 mod node_clock;
 mod observer;
 mod prepared;
@@ -46,6 +47,7 @@ pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
 pub use limiter::{Limiter, Unsettled};
 pub use local::ShareStats;
+pub use mistyped::Mistyped;
 pub use observer::{
     BreakerState, Decided, LateCall, NoObserver, Observer, Overload, Settled, Settlement, SpentBefore,
     StoreCall,

@@ -135,7 +135,10 @@ fn belongs_elsewhere(document: &Node) -> Option<(&'static str, &'static str)> {
             "give its directory to `--envoy-config`, or turn it into rules: `tidegate import envoy FILE`";
         return Some(("this is a file of envoyproxy/ratelimit, not a rule file", hint));
     }
-    if !has("domain") && CONFIG_FIELDS.iter().any(|field| has(field)) {
+    // A rule has limits too, but as a list or a text.
+    let has_bounds =
+        entries.iter().any(|(key, found)| &*key.text == "limits" && matches!(found.value, Value::Map(_)));
+    if !has("domain") && (has_bounds || CONFIG_FIELDS.iter().any(|field| has(field))) {
         return Some(("this is a server's configuration, not a rule file", "give it to `--config`"));
     }
     None

@@ -16,6 +16,9 @@ impl FromStr for Attribute {
     /// Splits at the first `=`: a value may hold more of them, a key may not.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
+            None if text.ends_with(".yaml") || text.ends_with(".yml") => {
+                Err(format!("expected key=value, such as user=42; rules are given with --rules {text}"))
+            }
             None => Err(format!("expected key=value, such as user=42; `{text}` has no `=`")),
             Some(("", _)) => Err("expected key=value, such as user=42; the key is empty".to_owned()),
             Some((key, value)) => Ok(Attribute { key: key.to_owned(), value: value.to_owned() }),

@@ -64,9 +64,7 @@ impl AdminClient {
         on: Option<&str>,
         body: &Value,
     ) -> Result<Reply, Failure> {
-        let token = self.token.as_ref().ok_or_else(|| {
-            Failure::new("you are not signed in").hint("run `tidegate login --keep` where the server runs, `tidegate login -` with a link, or set TIDEGATE_TOKEN")
-        })?;
+        let token = self.token.as_ref().ok_or_else(|| Failure::new("you are not signed in").hint(SIGN_IN))?;
         let mut request = self.endpoint.request(method, &format!("/admin/v1{path}"));
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         if let Some(on) = on {
@@ -75,10 +73,17 @@ impl AdminClient {
         let answer = self.endpoint.ask(request, body, &limits(self.ca.as_deref()))?;
         let etag =
             answer.headers().get(header::ETAG).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        if answer.status() == StatusCode::UNAUTHORIZED {
+            let why = format!("{} does not accept this token: it is wrong, or has ended", self.endpoint);
+            return Err(Failure::new(why).hint(SIGN_IN));
+        }
         let body = read(&self.endpoint, answer.status(), answer.body())?;
         Ok(Reply { body, etag })
     }
 }
+
+/// How a token is had. The server's own hint is for programs, which send one as a header.
+const SIGN_IN: &str = "run `tidegate login --keep` where the server runs, `tidegate login -` with a link, or set TIDEGATE_TOKEN";
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)

@@ -24,7 +24,9 @@ pub(crate) fn run(args: &LoginArgs) -> Result<ExitCode, Failure> {
     let done = match args.link.as_deref() {
         Some("-") => admin_client::log_in(&link_from_input()?, args.ca.as_deref())?,
         Some(_) => return Err(visible_link()),
-        None if args.keep => admin_client::log_in(&make_link(args)?, args.ca.as_deref())?,
+        // The link was made just now: if it does not work, it was made in a database that is not the server's.
+        None if args.keep => admin_client::log_in(&make_link(args)?, args.ca.as_deref())
+            .map_err(|failure| failure.hint("name the server's own database with its --data or --config"))?,
         None => make_link(args)?,
     };
     writeln!(io::stdout().lock(), "{done}")?;

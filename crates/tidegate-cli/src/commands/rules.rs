@@ -247,23 +247,32 @@ impl Printer {
                 }));
             }
         }
-        if rows.is_empty() {
-            let text = "nothing to suggest yet: the decision log has no requests under these rules; let some traffic pass";
-            return self.text(body, text);
+        if rows.iter().all(|row| row["callers"].as_u64().unwrap_or(0) == 0) {
+            // No more than that is known: a log is a sample, of the time since its node began.
+            let nodes = body["nodes"].as_array().map_or(0, Vec::len);
+            let have = if nodes == 1 { "node has" } else { "nodes have" };
+            let text =
+                format!("nothing to suggest yet: {nodes} {have} no caller of these rules in the decision log");
+            self.text(body, &text)?;
+            writeln!(
+                io::stderr(),
+                "hint: `tidegate rules list` names the rules; the log is a sample, unless decision_log.admissions_one_in is 1"
+            )?;
+        } else {
+            let columns = [
+                "domain",
+                "rule",
+                "limit",
+                "now",
+                "suggested",
+                "confidence",
+                "callers",
+                "above",
+                "busiest",
+                "none because",
+            ];
+            self.table(body, &rows.into(), &columns)?;
         }
-        let columns = [
-            "domain",
-            "rule",
-            "limit",
-            "now",
-            "suggested",
-            "confidence",
-            "callers",
-            "above",
-            "busiest",
-            "none because",
-        ];
-        self.table(body, &rows.into(), &columns)?;
         for missing in body["missing"].as_array().into_iter().flatten() {
             writeln!(io::stderr(), "without {}: {}", shown(&missing["node"]), shown(&missing["why"]))?;
         }

@@ -149,8 +149,8 @@ pub(crate) struct Store {
 pub(crate) struct Breaker {
     /// Failures in a row: 3 by default
     pub(crate) failures: Option<Count>,
-    /// How long requests skip the node: 30s by default. It is probed twice a second meanwhile, and used again as soon as it
-    /// answers
+    /// How long requests skip the node: 30s by default. Meanwhile it is probed 25 ms after each answer or error, and after half a
+    /// second of silence, and used again as soon as it decides in time
     pub(crate) open_for: Option<Span>,
 }
 

@@ -43,6 +43,8 @@ fn rules_go_in_and_out_without_loss_and_back() {
     let node = Node::start("");
     let (files, out) = (node.dir.path().join("files"), node.dir.path().join("out"));
     let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let one = path(&node.dir.path().join("one"));
+    assert_eq!(says(&node, &["rules", "export", &one]).trim(), format!("1 document is in {one}"));
     fs::create_dir(&files).unwrap();
     fs::write(files.join("api.yaml"), rules_of(4)).unwrap();
     fs::write(
@@ -52,7 +54,8 @@ fn rules_go_in_and_out_without_loss_and_back() {
     .unwrap();
     says(&node, &["rules", "import", &path(&files), "--reason", "from git"]);
     assert_eq!(node.limit(), Some(4));
-    says(&node, &["rules", "export", &path(&out)]);
+    let exported = says(&node, &["rules", "export", &path(&out)]);
+    assert_eq!(exported.trim(), format!("2 documents are in {}", path(&out)));
     for file in ["api.yaml", "web.yaml"] {
         let [before, after] = [&files, &out].map(|dir| fs::read_to_string(dir.join(file)).unwrap());
         assert_eq!(before, after, "comments and all");
@@ -280,13 +283,18 @@ fn a_kept_token_that_no_longer_works_does_not_keep_anybody_from_logging_in_besid
     let server = format!("http://{}", node.admin);
     let kept = node.dir.path().join(".config/tidegate/tokens");
     fs::create_dir_all(kept.parent().unwrap()).unwrap();
-    fs::write(&kept, format!("{server} tg_0123456789abcdef0123456789abcdef\n")).unwrap();
+    fs::write(&kept, format!("{} tg_0123456789abcdef0123456789abcdef\n", node.admin)).unwrap();
     let log_in = |data: &Path| {
         let mut command = tidegate(&["login", "--keep", "--admin", &server]);
         command.env("HOME", node.dir.path()).env("TIDEGATE_DATA", data).output().unwrap()
     };
     let elsewhere = log_in(&node.dir.path().join("nothing"));
     assert!(!elsewhere.status.success(), "without the database the token is all there is");
+    let told = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert!(told.contains("does not accept this token") && told.contains("tidegate login --keep"), "{told}");
+    let other = Node::start("");
+    let told = String::from_utf8_lossy(&log_in(&other.server.data()).stderr).into_owned();
+    assert!(told.contains("name the server's own database with its --data or --config"), "{told}");
     let done = log_in(&node.server.data());
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let mut command = tidegate(&["rules", "--admin", &server, "list"]);
@@ -328,6 +336,19 @@ fn a_link_is_read_from_standard_input_and_survives_a_failure() {
     let listed = command.env("HOME", node.dir.path()).output().unwrap();
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     assert!(!log_in_with(&link, node.dir.path()).status.success(), "it works once");
+}
+
+#[test]
+fn suggest_without_traffic_says_what_it_looked_at() {
+    let node = Node::start("decision_log: {}");
+    for words in [&["rules", "suggest"][..], &["rules", "suggest", "nope"]] {
+        let output = run(&node, words);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let said = "nothing to suggest yet: 1 node has no caller of these rules in the decision log";
+        assert_eq!(out.trim(), said, "{err}");
+        assert!(err.contains("hint: `tidegate rules list`") && !out.contains("has no requests"), "{err}");
+    }
+    assert_eq!(json_of(&node, &["rules", "suggest"])["rules"], json!([]));
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_testkit::{Postgres, Prometheus, Redis, TidegateServer, eventually, find_python_with, http};
+use tidegate_testkit::{
+    Postgres, Prometheus, Redis, RedisCluster, TidegateServer, eventually, find_python_with, http,
+};
 
 use crate::access::{BINARY, PATIENCE};
 
@@ -182,6 +184,46 @@ fn the_overlays_read_their_secrets_from_mounted_files() {
             server.stderr()
         );
     }
+}
+
+#[test]
+fn the_overlay_for_a_cluster_counts_in_one_and_logs_in_with_the_mounted_password() {
+    const PASSWORD: &str = "the-password";
+    let cluster = RedisCluster::start();
+    for setting in ["masterauth", "requirepass"] {
+        for node in cluster.nodes() {
+            node.cmd(&["CONFIG", "SET", setting, PASSWORD]);
+        }
+    }
+    let container = Container::of(&["overlays/redis/store.yaml", "overlays/redis-cluster/store.yaml"]);
+    let (_, named) = container.env.iter().find(|(name, _)| name == "TIDEGATE_STORE__URL").unwrap();
+    assert!(named.starts_with("redis+cluster://"), "{named}");
+    let start = |password: &str| {
+        let container = Container::of(&["overlays/redis/store.yaml", "overlays/redis-cluster/store.yaml"]);
+        let files = [
+            ("rules", "rules.yaml", RULES),
+            ("store", "password", password),
+            ("store", "fleet-secret", "sixteen-bytes-and-more\n"),
+            ("admin", "token", "a-token-of-prometheus\n"),
+        ];
+        let replaced = [("TIDEGATE_STORE__URL", cluster.url()), ("TIDEGATE_DRAIN__DELAY", "0s".to_owned())];
+        container.start(&files, &replaced)
+    };
+    let (mut nodes, _dirs): (Vec<_>, Vec<_>) = (0..2).map(|_| start("the-password\n")).unzip();
+    for node in &mut nodes {
+        let http = node.addr("http");
+        eventually("it is in touch with the cluster", PATIENCE, || {
+            http::get(http, "/readyz").text() == "ready\n"
+        });
+    }
+    assert!(nodes.iter_mut().all(is_allowed));
+    let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
+    let answer = http::post_json(nodes[0].addr("http"), "/v1/check", check).json();
+    assert_eq!(
+        (&answer["source"], &answer["remaining"]),
+        (&json!("store"), &json!(97)),
+        "two have counted: {answer}"
+    );
 }
 
 #[test]

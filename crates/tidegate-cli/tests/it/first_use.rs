@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
+use tidegate_server::rls::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate_testkit::resp::Value;
 use tidegate_testkit::{Redis, TidegateServer, eventually, http};
 
+use crate::live_and_replay::grpc_client;
 use crate::redis_world::{BINARY, Node, PATIENCE, PATIENT, check};
 use crate::{ran, run_in, tidegate};
 
@@ -30,7 +32,8 @@ fn a_mistake_on_the_command_line_names_the_line_to_type() {
     fs::write(dir.path().join("tidegate.yaml"), "log: { level: info }").unwrap();
     for (args, told) in [
         (&["serve", "rules.yaml"][..], "hint: rules: tidegate serve --rules rules.yaml"),
-        (&["explain", "rules.yaml", "--domain", "api"], "key=value"),
+        (&["explain", "rules.yaml", "--domain", "api"], "rules are given with --rules rules.yaml"),
+        (&["explain", "--rules", "rules.yaml", "--domain", "api", "user"], "`user` has no `=`"),
         (
             &["validate", "--config", "tidegate.yaml", "rules.yaml"],
             "hint: check rules alone: tidegate validate rules.yaml",
@@ -100,6 +103,64 @@ fn a_rule_that_was_skipped_is_named_with_what_the_request_lacks_counted_and_warn
     });
 }
 
+/// The log of a server with this rule, after one question.
+fn log_after(rules: &str, ask: impl FnOnce(&mut Node)) -> String {
+    let mut node = Node::start("memory:", PATIENT, rules);
+    ask(&mut node);
+    node.server.terminate();
+    node.server.stderr()
+}
+
+/// Envoy's question with these descriptors.
+fn ask_grpc(node: &mut Node, descriptors: &[(&str, &str)]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut client = grpc_client(node.server.addr("grpc"), &runtime);
+    let descriptor = |(key, value): &(&str, &str)| RateLimitDescriptor {
+        entries: vec![Entry { key: (*key).to_owned(), value: value.as_bytes().to_vec().into() }],
+        ..RateLimitDescriptor::default()
+    };
+    let descriptors = descriptors.iter().map(descriptor).collect();
+    let request = RateLimitRequest { domain: "api".to_owned(), descriptors, ..RateLimitRequest::default() };
+    runtime.block_on(client.should_rate_limit(request)).unwrap();
+}
+
+#[test]
+fn a_mistyped_attribute_is_warned_of_over_every_transport() {
+    const RULES: &str = "- { name: per-user, key: [user], limits: [5/s] }\n";
+    type Ask = fn(&mut Node);
+    let asks: [(&str, Ask); 4] = [
+        ("gRPC", |node| ask_grpc(node, &[("usr", "42")])),
+        ("RESP", |node| drop(node.client().cmd(&["TG.CHECK", "api", "usr", "42"]))),
+        ("HTTP", |node| {
+            let body = r#"{"domain":"api","attributes":{"usr":"42"}}"#;
+            assert_eq!(http::post_json(node.http, "/v1/check", body).status, 200);
+        }),
+        ("a batch", |node| {
+            let body = r#"{"checks":[{"domain":"api","attributes":{"usr":"42"}}]}"#;
+            assert_eq!(http::post_json(node.http, "/v1/check/batch", body).status, 200);
+        }),
+    ];
+    for (transport, ask) in asks {
+        let log = log_after(RULES, ask);
+        let line = log.lines().find(|line| line.contains("is its name mistyped?"));
+        let line = line.unwrap_or_else(|| panic!("{transport}: {log}"));
+        for part in ["rule=\"per-user\"", "attribute=\"usr\"", "missing=[\"user\"]"] {
+            assert!(line.contains(part), "{transport}: {line}");
+        }
+    }
+    // A gateway reads what it was told to read, so here the rule's own name is at fault.
+    let log = log_after(RULES, |node| drop(http::get(node.http, "/v1/auth?domain=api")));
+    assert!(log.contains("a rule counts by what /v1/auth is not configured to read"), "{log}");
+    assert!(!log.contains("mistyped"), "{log}");
+}
+
+#[test]
+fn a_descriptor_for_other_rules_is_not_taken_for_a_mistyped_one() {
+    let rules = "- { name: per-user, key: [user], limits: [5/s] }\n";
+    let log = log_after(rules, |node| ask_grpc(node, &[("remote_address", "192.0.2.7"), ("user", "42")]));
+    assert!(!log.contains("mistyped"), "{log}");
+}
+
 #[test]
 fn an_anonymous_request_is_not_taken_for_a_mistyped_one() {
     let rules = "{ domain: api, rules: [{ name: per-user, key: [user], limits: [5/s] }, { name: ip, key: [ip], limits: [5/s] }] }";
@@ -140,25 +201,39 @@ fn a_mistake_in_a_request_names_where_the_value_belongs() {
             "{body}: {problem}"
         );
     }
+    for path in ["/", "/admin/v1/rules", "/metrics"] {
+        let lost = http::get(http, path).text();
+        assert!(lost.contains("on the admin listener, by default 127.0.0.1:8082"), "{path}: {lost}");
+    }
     let lost = http::get(server.addr("admin"), "/v1/check").text();
     assert!(lost.contains("this is the admin listener") && lost.contains("127.0.0.1:8080"), "{lost}");
 }
 
 #[test]
-fn an_api_key_is_never_in_clear_in_redis_whichever_way_it_comes() {
+fn an_api_key_is_never_in_clear_in_redis_or_a_log_whichever_way_it_comes() {
     const SECRET: &str = "sk-live-4f9a8b7c6d5e";
+    const TENANT: &str = "tenant-1b2c3d4e5f60";
     let redis = Redis::start();
-    let node = Node::ready(
+    let logs = tempfile::tempdir().unwrap();
+    let log = logs.path().join("decisions.log");
+    // A log that was told to keep all values as they are keeps no secret.
+    let config = format!(
+        "decision_log: {{ admissions_one_in: 1, clear: ['*'], file: {{ path: '{}' }} }}\n",
+        log.display()
+    );
+    let node = Node::start_with(
         &redis.url(),
         PATIENT,
         "- { name: a, key: [api_key], limits: [{ algorithm: fixed_window, limit: 5, window: 1d }] }\n\
-         - { name: b, key: [tenant, user], hash: [tenant], colocate: tenant, limits: [5/h] }",
+         - { name: b, key: [tenant, user], hash: [tenant], colocate: tenant, limits: [5/h] }\n",
+        &config,
     );
+    eventually("the node is in touch with its store", PATIENCE, || node.readyz() == "ready\n");
     let mut client = node.client();
-    let body = json!({ "domain": "api", "attributes": { "api_key": SECRET, "tenant": SECRET, "user": "u" }, "request_id": "r1" });
+    let body = json!({ "domain": "api", "attributes": { "api_key": SECRET, "tenant": TENANT, "user": "u" }, "request_id": "r1" });
     let answer = http::post_json(node.http, "/v1/check", &body.to_string()).json();
     assert_eq!(answer["remaining"], 4, "{answer}");
-    let answer = check(&mut client, &[("api_key", SECRET), ("tenant", SECRET), ("user", "u")], 1);
+    let answer = check(&mut client, &[("api_key", SECRET), ("tenant", TENANT), ("user", "u")], 1);
     assert_eq!(answer.remaining, 3, "both count in one cell: {answer:?}");
     let keys: Vec<Vec<u8>> = redis
         .cmd(&["KEYS", "*"])
@@ -169,7 +244,8 @@ fn an_api_key_is_never_in_clear_in_redis_whichever_way_it_comes() {
             other => panic!("{other:?}"),
         })
         .collect();
-    let holds = |bytes: &[u8]| bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes());
+    let has = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+    let holds = |bytes: &[u8]| has(bytes, SECRET) || has(bytes, TENANT);
     assert!(keys.iter().any(|key| key.contains(&b'#')), "{keys:?}");
     for key in &keys {
         let shown = key.escape_ascii();
@@ -182,6 +258,12 @@ fn an_api_key_is_never_in_clear_in_redis_whichever_way_it_comes() {
     assert!(
         !http::get(node.admin, "/metrics").text().contains(SECRET) && !node.server.stderr().contains(SECRET)
     );
+    let mut written = String::new();
+    eventually("both requests are in the decision log", PATIENCE, || {
+        written = fs::read_to_string(&log).unwrap_or_default();
+        written.lines().filter(|line| line.contains("api_key")).count() == 2
+    });
+    assert!(written.contains("\"u\"") && !written.contains(SECRET), "{written}");
 }
 
 #[test]
@@ -194,6 +276,26 @@ fn a_log_in_link_is_not_written_to_a_log() {
             server.stdout().contains("Sign-in link: tidegate login")
         });
         assert!(!server.stdout().contains("/#/login?code="), "{format}");
+    }
+}
+
+#[test]
+fn a_listener_that_others_reach_and_anybody_may_use_is_warned_of() {
+    let any = ["--http", "0.0.0.0:0", "--grpc", "0.0.0.0:0", "--resp", "0.0.0.0:0", "--admin", "127.0.0.1:0"];
+    let guarded =
+        [("TIDEGATE_ACCESS__TOKENS", "[a-token-of-the-gateways]"), ("TIDEGATE_RESP__PASSWORD", "a-password")];
+    for (args, env, warned) in [
+        (any, &[][..], &["http", "grpc", "resp"][..]),
+        (any, &guarded[..1], &["resp"]),
+        (any, &guarded, &[]),
+        (FREE_PORTS, &[], &[]),
+    ] {
+        let server = TidegateServer::start_with_env(BINARY, &args, env);
+        let log = server.stderr();
+        let lines = log.lines().filter(|line| line.contains("everybody who reaches this listener"));
+        let named: Vec<&str> =
+            lines.filter_map(|line| line.split("listener=\"").nth(1)?.split('"').next()).collect();
+        assert_eq!(named, warned, "{env:?}: {log}");
     }
 }
 

@@ -84,6 +84,31 @@ fn publication_that_redis_refuses_is_pending() {
     assert_eq!(leader.post("/keys/overrides", &ban).json()["distribution"]["state"], "published");
 }
 
+/// A user that may decide and not write hashes, which carry the rules, as an operator may well grant.
+#[test]
+fn node_that_may_not_publish_decides_without_a_warning_once_it_has_no_database() {
+    let redis = Redis::builder().user("limiter", "right", "~* &* +@all -hset").start();
+    let store = format!("store: {{ url: 'redis://limiter:right@{}' }}", redis.addr());
+    let files = |database: &str| {
+        Node::start(&format!("rules: {{ paths: [rules.yaml] }}\n{store}\nadmin: {{ node: one{database} }}"))
+    };
+    let warning = "because they cannot be published";
+    let refused = files("");
+    eventually("it is warned of, with the way out", PATIENCE, || {
+        let said = refused.server.stderr();
+        said.lines().any(|line| line.contains(warning) && line.contains("admin.database: none"))
+    });
+    assert_eq!(refused.limit(), Some(3));
+    drop(refused);
+    let mut follower = files(", database: none");
+    eventually("it is in touch with its store", PATIENCE, || {
+        http::get(follower.http, "/readyz").text() == "ready\n"
+    });
+    assert_eq!(follower.limit(), Some(3));
+    follower.server.terminate();
+    assert!(!follower.server.stderr().contains(warning), "{}", follower.server.stderr());
+}
+
 #[test]
 fn node_alone_has_nothing_to_distribute() {
     let node = Node::start("");

@@ -22,9 +22,27 @@ const ENVOY: &str = "{ domain: edge, descriptors: [{ key: path }] }";
 
 const LIMITADOR: &str = "- { namespace: api, max_value: 10, seconds: 60, conditions: [], variables: [user] }";
 
+/// What the same mistakes were answered with once, and what says nothing to whoever reads it.
+const OLD_TEXTS: [&str; 7] = [
+    "expected mapping start",
+    "cannot be read",
+    "/^/v",
+    "did you mean `a`?",
+    "write it as 10000",
+    "invalid digit found",
+    "cannot be used with",
+];
+
 const ROWS: &[(Typed, &str)] = &[
-    (File(RULES, &["serve", "--config", "file.yaml"]), "--rules"),
-    (File(RULES, &["validate", "--config", "file.yaml"]), "--rules"),
+    (
+        File(RULES, &["serve", "--config", "file.yaml"]),
+        "give it to --rules, or check it alone: tidegate validate file.yaml",
+    ),
+    (
+        File(RULES, &["validate", "--config", "file.yaml"]),
+        "give it to --rules, or check it alone: tidegate validate file.yaml",
+    ),
+    (File("limits: { max_cells: 10 }", &["validate", "file.yaml"]), "give it to `--config`"),
     (File(CONFIG, &["serve", "--rules", "file.yaml"]), "give it to `--config`"),
     (File(CONFIG, &["validate", "file.yaml"]), "give it to `--config`"),
     (File(ENVOY, &["validate", "file.yaml"]), "`--envoy-config`"),
@@ -100,6 +118,10 @@ fn what_is_often_mistyped_is_answered_with_what_to_write() {
         let hints = told.lines().filter(|line| line.contains("hint: ")).collect::<Vec<_>>().join("\n");
         assert_eq!(ran.status.code(), Some(1), "{text}\n{args:?}\n{told}");
         assert!(hints.contains(hint), "{text}\n{args:?} should say `{hint}`:\n{told}");
+        // What was typed is quoted in the lines with a number.
+        let said: Vec<&str> = told.lines().filter(|line| !line.contains(" | ")).collect();
+        let old = OLD_TEXTS.iter().find(|old| said.iter().any(|line| line.contains(**old)));
+        assert_eq!(old, None, "{text}\n{args:?}:\n{told}");
     }
 }
 

@@ -97,16 +97,30 @@ fn negative_hits_of_a_request_that_is_refused_are_not_given_back() {
 /// answer is the deny cache's.
 #[test]
 fn a_look_at_a_limit_of_nothing_names_no_time_to_come_back() {
-    const RULES: &str =
-        "- { name: ban, key: [user], limits: [{ algorithm: fixed_window, limit: 0, window: 1h }] }\n";
-    on_each_store(RULES, |store, node| {
-        let mut client = node.client();
-        for cost in ["0", "1", "0"] {
-            let reply = client.cmd(&["TG.CHECK", "api", "COST", cost, "user", "42"]);
-            let (allowed, retry_after_ms) = (&reply.array()[0], &reply.array()[3]);
-            assert_eq!((allowed, retry_after_ms), (&Value::Int(0), &Value::Nil), "{store}, cost {cost}");
-        }
-    });
+    for limit in ["{ algorithm: fixed_window, limit: 0, window: 1h }", "0/minute"] {
+        let rules = format!("- {{ name: ban, key: [user], limits: [{limit}] }}\n");
+        on_each_store(&rules, |store, node| {
+            let mut client = node.client();
+            for cost in ["0", "1", "0"] {
+                let reply = client.cmd(&["TG.CHECK", "api", "COST", cost, "user", "42"]);
+                let (allowed, retry_after_ms) = (&reply.array()[0], &reply.array()[3]);
+                assert_eq!(
+                    (allowed, retry_after_ms),
+                    (&Value::Int(0), &Value::Nil),
+                    "{limit} on {store}, cost {cost}"
+                );
+            }
+            let body = json!({ "domain": "api", "attributes": { "user": "42" } }).to_string();
+            let answer = http::post_json(node.http, "/v1/check", &body);
+            let told = answer.json();
+            let [limit_said, left, source] = ["limit", "remaining", "source"].map(|field| &told[field]);
+            assert_eq!(
+                (answer.status, limit_said, left),
+                (429, &json!(0), &json!(0)),
+                "{limit} on {store}: {source}"
+            );
+        });
+    }
 }
 
 /// Promise 16: the other kind of ban, of one key, which may have an end. A look is answered as a hit is.

@@ -3,14 +3,33 @@
 /// The glob to write in place of `text`, if that is a regular expression.
 pub(super) fn as_glob(text: &str) -> Option<String> {
     const SIGNS: [&str; 9] = [".*", ".+", "[0-9", "[a-z", "[A-Z", "[^", "\\d", "\\w", "\\."];
+    let text = undressed(text);
     let is_regex = text.starts_with('^')
+        || text.starts_with("(?")
         || SIGNS.iter().any(|sign| text.contains(sign))
         || (text.contains('(') && text.contains('|') && text.contains(')'));
     is_regex.then(|| to_glob(text))
 }
 
+/// An expression without what others write around it: nginx's tilde, and slashes on both sides of one that is anchored.
+fn undressed(text: &str) -> &str {
+    let tilde = text.strip_prefix("~*").or_else(|| text.strip_prefix('~'));
+    let text = tilde.map_or(text, str::trim_start);
+    if !text.starts_with("/^") {
+        return text;
+    }
+    match text[1..].rsplit_once('/') {
+        Some((inner, flags)) if inner.len() > 1 && flags.chars().all(|flag| "gims".contains(flag)) => inner,
+        _ => &text[1..],
+    }
+}
+
 /// The narrowest glob that matches all that the expression does: whatever varies becomes a star.
 pub(super) fn to_glob(regex: &str) -> String {
+    let regex = match regex.strip_prefix("(?").and_then(|flags| flags.split_once(')')) {
+        Some((flags, rest)) if flags.chars().all(|flag| flag.is_ascii_lowercase()) => rest,
+        _ => regex,
+    };
     let bare = regex.strip_prefix('^');
     // A path begins with a slash, so this is its start.
     let is_open_at_start = bare.is_none() && !regex.starts_with('/');
@@ -90,6 +109,13 @@ mod tests {
             ("^/a/?$", "/a*"),
             ("/v1/.*", "/v1/*"),
             ("v1/.*", "*v1/*"),
+            ("/^/v[0-9]+/.*$/", "/v*/*"),
+            ("/^/v1$/i", "/v1"),
+            ("/^/items", "/items*"),
+            ("~ ^/v", "/v*"),
+            ("~* \\.json$", "*.json"),
+            ("(?i)^/v1$", "/v1"),
+            ("(?i)/v1", "/v1*"),
             ("^[", "*"),
             ("^((", "*"),
             ("^\\", "*"),
@@ -100,7 +126,9 @@ mod tests {
 
     #[test]
     fn a_glob_is_no_regular_expression() {
-        for glob in ["/v1/*", "*.json", "/a(b)", "/price$", "acme", "a+b", "/v1/{id}", "what?", "/[id]"] {
+        for glob in
+            ["/v1/*", "*.json", "/a(b)", "/price$", "acme", "a+b", "/v1/{id}", "what?", "/[id]", "/~ann"]
+        {
             assert_eq!(as_glob(glob), None, "{glob}");
         }
     }

@@ -98,12 +98,10 @@ impl HttpState {
             .map(|((check, by), ask)| by.question(question(check.domain.as_str(), std::slice::from_ref(ask))))
             .collect();
         let decisions = self.service.limiter.check_batch(&requests).await;
-        let told = decisions.into_iter().zip(&entries).map(|(decision, entries)| {
-            decision.map(|decision| {
-                self.warn_of_mistyped(&decision, entries);
-                self.told(&decision, Some(entries), began)
-            })
-        });
+        let told = decisions
+            .into_iter()
+            .zip(&entries)
+            .map(|(decision, entries)| decision.map(|decision| self.told(&decision, Some(entries), began)));
         told.collect::<Result<_, _>>().map_err(|error| self.unknown_domain(&error, "checks"))
     }
 }

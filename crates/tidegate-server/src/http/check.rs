@@ -101,7 +101,6 @@ impl HttpState {
         let decided = self.service.limiter.check(&request).await;
         let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
         self.service.traced(trace, Transport::Http, began, check.domain.as_str(), &decision);
-        self.warn_of_mistyped(&decision, &entries);
         Ok(self.told(&decision, Some(&entries), began))
     }
 
@@ -166,27 +165,6 @@ impl HttpState {
         let keep = if is_none { Keep::Nothing } else { Keep::Answer };
         let status = answer::status(decision, self.service.settings.closed_status);
         KeptAnswer { status, headers, body: body.into(), keep }
-    }
-
-    /// Logs now and then that a request has an attribute that no rule of its domain uses, and lacks one that a rule counts
-    /// by: then its name may be mistyped, and the rule limits nobody.
-    pub(super) fn warn_of_mistyped(&self, decision: &Decision, entries: &[(&str, &[u8])]) {
-        let Some(rule) = decision.skipped().next() else { return };
-        let snapshot = self.service.limiter.snapshot();
-        let is_unused = |name: &&str| !snapshot.rules().asks_for(rule.domain(), name);
-        let Some(attribute) = entries.iter().map(|(name, _)| *name).find(is_unused) else { return };
-        if let Some(requests) = self.unread.lock().happened() {
-            let SkippedRule { rule: name, missing } = skipped(rule, entries);
-            tracing::warn!(
-                rule = name,
-                domain = rule.domain(),
-                attribute,
-                ?missing,
-                requests,
-                "a rule did not count requests that lack an attribute of its key, and have one that no rule uses: \
-                 is its name mistyped?"
-            );
-        }
     }
 
     pub(super) fn unknown_domain(&self, error: &UnknownDomain, field: &str) -> Problem {

@@ -183,6 +183,10 @@ impl HttpCaller {
             }
             "/metrics" => Err(Problem::new(Kind::NotFound, "there is no /metrics")
                 .hint("metrics are on the admin listener, by default 127.0.0.1:8082")),
+            path if path == "/" || path.starts_with("/admin/") => {
+                Err(Problem::new(Kind::NotFound, format!("there is no {}", shown(path)))
+                    .hint("the dashboard and its API are on the admin listener, by default 127.0.0.1:8082"))
+            }
             path if post && shared.service.settings.limitador_api && limitador::Call::at(path).is_some() => {
                 let call = limitador::Call::at(path).unwrap_or(limitador::Call::Check);
                 shared.limitador(call, &self.any_body(request).await?).await

@@ -38,7 +38,9 @@ pub(super) fn explain<'a, S: DeserializeSeed<'a>>(body: &'a [u8], seed: S) -> Pr
     match error.classify() {
         Category::Data => invalid_field(&error, &track.path().to_string()),
         Category::Syntax | Category::Eof | Category::Io => {
-            Problem::new(Kind::MalformedJson, shortened(&error.to_string(), LONGEST_DETAIL))
+            let detail = shortened(&error.to_string(), LONGEST_DETAIL);
+            Problem::new(Kind::MalformedJson, detail)
+                .hint("send a JSON object, with names and texts in double quotes")
         }
     }
 }
@@ -162,6 +164,7 @@ mod tests {
         let problem = parse::<Check<'_>>(body).expect_err("the body should be refused");
         assert_eq!(problem.kind(), Kind::MalformedJson, "{problem:?}");
         assert!(problem.detail.contains(detail), "{problem:?}");
+        assert!(problem.hint.is_some_and(|hint| hint.contains("JSON object")), "{detail}");
     }
 
     fn attributes(count: usize) -> String {

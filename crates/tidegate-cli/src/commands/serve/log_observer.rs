@@ -1,8 +1,8 @@
 //! Logs changes between the limiter and its store: one line per change, never one per request. Passes every event on to the
 //! metrics.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::Micros;
@@ -12,6 +12,7 @@ use tidegate_limiter::{
 };
 use tidegate_metrics::Metrics;
 use tidegate_rules::{Priority, Rule, RuleSet};
+use tidegate_runtime::Occasional;
 use tidegate_store::StoreError;
 use tidegate_telemetry::SpanQueue;
 
@@ -26,9 +27,14 @@ pub(super) struct LogObserver {
     /// Hits charged since the last line about it, and whether any were since the last heartbeat.
     charged: AtomicU64,
     charges_came: AtomicBool,
+    /// Counts requests with an attribute whose name may be mistyped.
+    mistyped: Mutex<Occasional>,
     /// The queue for spans of sampled traces, if they are exported.
     spans: Option<Arc<SpanQueue>>,
 }
+
+/// The least time between two lines about attributes that may be mistyped.
+const MISTYPED_PAUSE: Duration = Duration::from_secs(60);
 
 impl LogObserver {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
@@ -39,6 +45,7 @@ impl LogObserver {
             overload_is_known: AtomicBool::new(false),
             charged: AtomicU64::new(0),
             charges_came: AtomicBool::new(false),
+            mistyped: Mutex::new(Occasional::every(MISTYPED_PAUSE)),
             spans: None,
         }
     }
@@ -58,6 +65,25 @@ impl LogObserver {
                     "the hits that were spent locally while the store was unavailable are now charged to it"
                 );
             }
+        }
+    }
+
+    /// Logs now and then that the name of a request's attribute may be mistyped, over whatever transport it came: the rule
+    /// then limits nobody.
+    fn tell_of_mistyped(&self, decided: &Decided<'_>) {
+        let Some(found) = decided.mistyped() else { return };
+        let mut log = self.mistyped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(requests) = log.happened() {
+            drop(log);
+            tracing::warn!(
+                rule = found.rule,
+                domain = found.domain,
+                attribute = found.attribute,
+                missing = ?found.missing,
+                requests,
+                "a rule did not count requests that lack an attribute of its key, and have one that no rule uses: \
+                 is its name mistyped?"
+            );
         }
     }
 
@@ -133,6 +159,7 @@ impl Observer for LogObserver {
 
     fn decided(&self, decided: &Decided<'_>) {
         self.metrics.decided(decided);
+        self.tell_of_mistyped(decided);
     }
 
     fn settled(&self, settled: &Settled<'_>) {
