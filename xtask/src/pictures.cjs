@@ -161,6 +161,7 @@ async function shoot(page, name) {
   const height = await page.evaluate(() => document.documentElement.scrollHeight);
   await page.setViewportSize({ width: 1440, height });
   await page.screenshot({ path: path.join(TO, `${name}.png`) });
+  await page.setViewportSize({ width: 1440, height: 900 });
 }
 
 async function main() {
