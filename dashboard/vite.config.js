@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { svelte } from '@sveltejs/vite-plugin-svelte';
 import { defineConfig } from 'vite';
+import { ruleFieldsPlugin } from './rule-fields.js';
 
 /** Each file beside its packed self: the server has nothing to do but to choose. */
 const packed = {
@@ -15,7 +16,7 @@ const packed = {
 // The built files are committed and compiled into the binary, so that `cargo build` needs no Node. Their names are
 // fixed: what changed shows in a diff by its name, and the server tells browsers by ETag.
 export default defineConfig({
-  plugins: [svelte(), packed],
+  plugins: [svelte(), ruleFieldsPlugin, packed],
   base: './',
   build: {
     outDir: '../crates/tidegate-admin/dashboard',

@@ -1,6 +1,11 @@
 // Makes the unit tests into a file that Node runs.
+import { readdirSync } from 'node:fs';
 import { defineConfig } from 'vite';
+import { ruleFieldsPlugin } from './rule-fields.js';
+
+const input = readdirSync(new URL('tests', import.meta.url)).filter((name) => name.endsWith('.test.ts')).map((name) => `tests/${name}`);
 
 export default defineConfig({
-  build: { ssr: true, outDir: '../target/dashboard-tests', emptyOutDir: true, rollupOptions: { input: ['tests/format.test.ts', 'tests/incidents.test.ts', 'tests/palette.test.ts', 'tests/callers.test.ts', 'tests/tables.test.ts', 'tests/limits.test.ts', 'tests/ruletext.test.ts', 'tests/experiment.test.ts'], output: { entryFileNames: '[name].mjs' } } },
+  plugins: [ruleFieldsPlugin],
+  build: { ssr: true, outDir: '../target/dashboard-tests', emptyOutDir: true, rollupOptions: { input, output: { entryFileNames: '[name].mjs' } } },
 });

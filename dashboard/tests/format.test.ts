@@ -4,13 +4,17 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { once, timeLabels } from '../src/lib/axis';
 import { identity, refusedCallers } from '../src/lib/callers';
-import { limitInWords, mean, per } from '../src/lib/format';
+import { limitInWords, mean, per, rate } from '../src/lib/format';
 import { worthy } from '../src/lib/limits';
 import { isSecret, readRequest } from '../src/lib/request';
 import type { Cell, Decision, RuleExplanation } from '../src/lib/types';
 import { verdictOf } from '../src/lib/verdict';
 
 const plain = (text: string) => text.replace(/[\u00a0\u202f]/g, ' ');
+
+test('what is unknown has no unit', () => {
+  assert.deepEqual([rate(null), rate(undefined), rate(0), rate(12)], ['–', '–', '0/s', '12/s']);
+});
 
 test('limits are said as people say them', () => {
   const said = (limit: number, window_ms: number | null, algorithm = 'fixed_window') => plain(limitInWords({ algorithm, limit, window_ms }));

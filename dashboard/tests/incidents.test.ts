@@ -22,7 +22,7 @@ test('an outage says what each failure policy does, and what refuses nobody is l
   const [one] = incidentsOf([alert('fallback', 'one', 12), alert('store_down', 'redis:6379', 10, { severity: 'critical' }), alert('breaker_open', 'redis:6379', 11)], nodes, rules);
   assert.equal(one!.title, 'The store does not answer on 1 of 3 nodes');
   assert.equal(one!.severity, 'critical');
-  assert.deepEqual(one!.affected, ['1 rule closed, requests are refused: login', "1 rule on each node's share: per-user"]);
+  assert.deepEqual(one!.affected, ['1 rule closed, requests are refused: login', "1 rule on each node's share: per-user", 'The other rules and this console keep working.']);
 });
 
 test('two outages an hour apart are two incidents, the active one first', () => {
@@ -40,4 +40,12 @@ test('while the other nodes are unknown, nobody says on how many an outage is', 
   const unknown = { nodes: nodes.nodes.map((node) => ({ ...node, unknown: node.name !== 'one' })) } as Nodes;
   const [one] = incidentsOf([alert('store_down', 'redis:6379', 10, { summary: 'the store redis:6379 does not answer one' })], unknown, rules);
   assert.equal(one!.title, 'The store does not answer');
+});
+
+test('nodes are counted by fields: one called like a word of a summary is not affected by it', () => {
+  const named = { nodes: ['store', 'the', 'two'].map((name) => ({ name, health: name === 'two' ? 'redis:6379 does not answer' : 'healthy' })) } as Nodes;
+  const [one] = incidentsOf([alert('store_down', 'redis:6379', 10, { summary: 'the store redis:6379 does not answer two' })], named, rules);
+  assert.equal(one!.title, 'The store does not answer on 1 of 3 nodes');
+  const [slow] = incidentsOf([alert('store_slow', 'the', 10, { summary: 'calls to the store take long on the' })], named, rules);
+  assert.equal(slow!.title, 'The store is slow on 1 of 3 nodes');
 });

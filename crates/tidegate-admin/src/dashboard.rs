@@ -139,7 +139,7 @@ mod tests {
             assert_eq!(end[4..], length.to_le_bytes(), "{}", asset.name);
         }
         let all: usize = ASSETS.iter().map(|asset| asset.packed.len()).sum();
-        assert!(all < 250 * 1024, "the dashboard is {all} bytes packed");
+        assert!(all < 250_000, "the dashboard is {all} bytes packed");
     }
 
     #[test]

@@ -12,6 +12,8 @@ class AppState {
   starting = $state(true);
   /** The session ended while a page was open. The page stays, so that what was typed is not lost. */
   expired = $state(false);
+  /** The name that is being typed, while whoever came by a link is asked for one. */
+  naming = $state<string | null>(null);
   toast = $state<{ text: string; kind: 'done' | 'failed' } | null>(null);
   #hide: ReturnType<typeof setTimeout> | undefined;
   #end: ReturnType<typeof setTimeout> | undefined;
@@ -21,6 +23,7 @@ class AppState {
   }
 
   enter(session: Session | null) {
+    if (!session) this.naming = null;
     this.session = session;
     this.expired = false;
     takeSession(session);
@@ -52,6 +55,7 @@ class AppState {
 
   async signIn(token: string) {
     this.enter(await call<Session>('session', { method: 'POST', body: { token } }));
+    if (this.session?.unnamed) this.naming = '';
   }
 
   /** Says who uses a session that was opened with a link. */

@@ -74,9 +74,18 @@ export function likeItsNewest(attributes: Record<string, string>, newest: Decisi
 /** Whether the decision log shows this value as a hash. */
 export const isHash = (value: string) => /^#[0-9a-f]{16}$/.test(value);
 
+/** The caller that a change was of; none where it was of no caller. */
+export function callerOf(entry: AuditEntry): { domain: string; attributes: Record<string, string> } | null {
+  const attributes = (entry.detail.attributes ?? entry.detail.when ?? {}) as Record<string, string>;
+  const domain = (entry.detail.domain as string | undefined) ?? entry.target.split(/[ /]/)[0]!;
+  return Object.keys(attributes).length ? { domain, attributes } : null;
+}
+
 /** Changes to this caller: every attribute that was named is one of its. */
 export function changesOf(entries: AuditEntry[], domain: string, attributes: Record<string, string>): AuditEntry[] {
-  const named = (entry: AuditEntry) => (entry.detail.attributes ?? entry.detail.when ?? {}) as Record<string, string>;
-  const of = (entry: AuditEntry) => Object.entries(named(entry)).length > 0 && Object.entries(named(entry)).every(([name, value]) => attributes[name] === value);
-  return entries.filter((entry) => of(entry) && ((entry.detail.domain as string | undefined) ?? entry.target.split(/[ /]/)[0]) === domain).sort((a, b) => b.id - a.id);
+  const of = (entry: AuditEntry) => {
+    const caller = callerOf(entry);
+    return caller?.domain === domain && Object.entries(caller.attributes).every(([name, value]) => attributes[name] === value);
+  };
+  return entries.filter(of).sort((a, b) => b.id - a.id);
 }

@@ -11,7 +11,8 @@ export function count(value: number | null | undefined): string {
   return whole.replace(/\B(?=(\d{3})+(?!\d))/g, THIN) + (part ? '.' + part : '');
 }
 
-export const rate = (value: number | null | undefined) => `${count(value)}/s`;
+/** What is unknown has no unit. */
+export const rate = (value: number | null | undefined) => (count(value) === '–' ? '–' : `${count(value)}/s`);
 
 export function percent(part: number, whole: number): string {
   if (whole <= 0) return '–';

@@ -48,14 +48,20 @@ function policies(rules: Rules | null): string[] {
     ...(open.length ? [`${plural(open.length, 'rule')} open, requests pass uncounted: ${named(open)}`] : []),
     ...(closed.length ? [`${plural(closed.length, 'rule')} closed, requests are refused: ${named(closed)}`] : []),
     ...(local.length ? [`${plural(local.length, 'rule')} on each node's share: ${named(local)}`] : []),
+    open.length + closed.length + local.length < (rules?.rules.length ?? 0) ? 'The other rules and this console keep working.' : 'This console keeps working.',
   ];
 }
 
-/** Nodes that an alert names, by its subject or in its summary. */
+/** Kinds whose subject is the node that they are of. */
+const OF_A_NODE = ['fallback', 'overload', 'store_slow', 'spent_evicted', 'reload_failed', 'publish_failed'];
+/** Kinds whose subject is a part of the store: which nodes miss it, their health says. */
+const OF_THE_STORE = ['store_down', 'breaker_open'];
+
+/** How many nodes alerts are of. By fields alone: a node may have the name of any word. */
 function affectedNodes(alerts: Alert[], nodes: Nodes | null): number {
-  const names = (nodes?.nodes ?? []).map((node) => node.name);
-  const text = alerts.map((alert) => ` ${alert.subject} ${alert.summary} `.replace(/[,.;]/g, ' ')).join(' ');
-  return names.filter((name) => text.includes(` ${name} `)).length;
+  const subjects = new Set(alerts.filter((alert) => OF_A_NODE.includes(alert.kind)).map((alert) => alert.subject));
+  const store = alerts.some((alert) => OF_THE_STORE.includes(alert.kind) && alert.ended_s === null);
+  return (nodes?.nodes ?? []).filter((node) => subjects.has(node.name) || (store && !!node.health && node.health !== 'healthy')).length;
 }
 
 function made(alerts: Alert[], nodes: Nodes | null, rules: Rules | null): Incident {

@@ -2,6 +2,7 @@
 // changed. While a new answer is under way the old one stays.
 
 import { ApiError, get } from './api';
+import { Asker, LONGEST_ANSWER_MS, NoAnswer } from './asker';
 
 const NAMES = ['hello', 'version', 'versions', 'rules', 'nodes', 'store', 'stores', 'overrides', 'keys/overrides', 'keys', 'stats', 'tokens', 'audit', 'alerts'];
 
@@ -94,9 +95,21 @@ export class Live<T> {
   error = $state<ApiError | null>(null);
   loading = $state(true);
   #path: () => string | null;
-  #abort: AbortController | null = null;
   /** The path that `data` is the answer to. */
   #shown: string | null = null;
+  #asker = new Asker<T>(
+    (path, signal) => get<T>(path, signal),
+    (answer, path) => {
+      this.data = answer;
+      this.#shown = path;
+      this.error = null;
+      this.loading = false;
+    },
+    (error) => {
+      this.error = errorOf(error);
+      this.loading = false;
+    },
+  );
 
   /** Call while a component is set up: it ends with the component. */
   constructor(path: () => string | null, everySeconds = 5, on: string[] = []) {
@@ -105,36 +118,36 @@ export class Live<T> {
       // Another range or rule: what is shown stays, dimmed, until the answer comes.
       if (this.#path() !== this.#shown) this.loading = true;
       void this.refresh();
-      const timer = setInterval(() => document.hidden || void this.refresh(), everySeconds * 1000);
-      const stop = connection.listen((name) => (name === 'hello' || on.includes(name)) && void this.refresh());
+      const timer = setInterval(() => document.hidden || this.#with((path) => this.#asker.again(path)), everySeconds * 1000);
+      const stop = connection.listen((name) => (name === 'hello' || on.includes(name)) && this.#with((path) => this.#asker.changed(path)));
       return () => {
         clearInterval(timer);
         stop();
-        this.#abort?.abort();
+        this.#asker.stop();
       };
     });
   }
 
+  #with(ask: (path: string) => void) {
+    const path = this.#path();
+    if (path !== null) ask(path);
+  }
+
+  /** Asks now, after the reader changed something. */
   async refresh() {
     const path = this.#path();
-    this.#abort?.abort();
-    if (path === null) {
-      this.data = null;
-      this.loading = false;
-      return;
-    }
-    const abort = (this.#abort = new AbortController());
-    try {
-      this.data = await get<T>(path, abort.signal);
-      this.#shown = path;
-      this.error = null;
-      this.loading = false;
-    } catch (error) {
-      if (abort.signal.aborted) return;
-      this.error = error instanceof ApiError ? error : new ApiError(0, String(error));
-      this.loading = false;
-    }
+    if (path !== null) return this.#asker.ask(path);
+    this.#asker.stop();
+    this.data = null;
+    this.loading = false;
   }
+}
+
+/** A failure as pages show it. */
+export function errorOf(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  if (error instanceof NoAnswer) return new ApiError(0, `The server has not answered this for ${LONGEST_ANSWER_MS / 1000} s.`, 'What is shown is older. It is asked again.');
+  return new ApiError(0, String(error));
 }
 
 /** The time, once a second, for what is shown relative to it. */

@@ -14,11 +14,12 @@ export interface Mark {
 }
 
 /** What is about to be done to a caller. */
-export type Asking = { what: 'reset' } | { what: 'override'; action: Override['action']; until?: string } | { what: 'lift'; override: Override };
+export type Asking = { what: 'reset' } | { what: 'override'; action: Override['action']; until?: string } | { what: 'lift'; override: Override } | { what: 'restore'; override: Override };
 
 /** What was just changed, and the revision of overrides from which every node has it. */
 export interface Changed {
   what: string;
   revision: number | null;
-  undo: Override | null;
+  /** What takes it back; a reset has nothing that does. */
+  undo: Asking | null;
 }

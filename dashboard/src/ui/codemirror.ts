@@ -8,6 +8,7 @@ import { lintGutter, setDiagnostics } from '@codemirror/lint';
 import { Annotation, EditorState } from '@codemirror/state';
 import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
+import fields from 'virtual:rule-fields';
 import type { Diagnostic } from '../lib/types';
 
 export interface EditorHandle {
@@ -41,39 +42,7 @@ const theme = EditorView.theme({
   '&.cm-focused': { outline: 'none' },
 });
 
-const FIELDS: [string, string][] = [
-  ['domain', 'Whose rules these are; requests name it'],
-  ['rules', 'The rules of this domain'],
-  ['name', 'What metrics, headers and this dashboard call the rule'],
-  ['description', 'What it is for'],
-  ['owner', 'Whom to ask'],
-  ['enabled', 'false: as if the rule were not there'],
-  ['match', 'Which requests it counts: attributes and globs; none for all'],
-  ['key', 'One counter per distinct value of these attributes; [] for one counter'],
-  ['on_missing_key', 'skip | refuse'],
-  ['limits', 'All are enforced: 100/minute, or { algorithm: …, … }'],
-  ['algorithm', 'token_bucket | fixed_window | sliding_window | sliding_log | leaky_bucket | concurrency'],
-  ['limit', 'Hits per window'],
-  ['window', '1s 5m 1h 1d, or a calendar unit such as month'],
-  ['rate', 'As 10/s'],
-  ['burst', 'Hits at once'],
-  ['min_interval', 'Least time between two requests'],
-  ['max_delay', 'Longest wait in a leaky bucket'],
-  ['ttl', 'When an abandoned lease ends'],
-  ['tz', 'Time zone of a calendar window, as Europe/Paris'],
-  ['tiers', 'Limits by an attribute: { on: plan, default: free, free: […] }'],
-  ['key_overrides', 'Limits for single keys, until a moment'],
-  ['overrides', 'Rules that do not count where this one matches'],
-  ['shadow', 'true: counts, never refuses'],
-  ['rollout', 'The part of keys it applies to, as 10%'],
-  ['experiment', 'Other limits for part of the keys'],
-  ['penalty', 'Once refused, refused for at least this long'],
-  ['priority', 'P0 to P3, for load shedding'],
-  ['coordination', 'exact | approximate | local'],
-  ['on_store_failure', 'open | closed | local'],
-  ['colocate', 'Keep the cells of this attribute on one node of a Redis Cluster'],
-];
-const completions: Completion[] = FIELDS.map(([label, detail]) => ({ label, info: detail, apply: `${label}: `, type: 'property' }));
+const completions: Completion[] = fields.map(([label, detail]) => ({ label, info: detail, apply: `${label}: `, type: 'property' }));
 
 function complete(context: CompletionContext) {
   const word = context.matchBefore(/[\w_]+/);

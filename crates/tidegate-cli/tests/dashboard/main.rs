@@ -153,6 +153,21 @@ fn a_change_is_played_through_the_sample_and_its_limit_moved_before_it_is_publis
 }
 
 #[test]
+fn who_comes_by_a_link_is_asked_for_a_name_that_the_history_has() {
+    live_through("naming");
+}
+
+#[test]
+fn answers_slower_than_the_pause_between_questions_are_shown() {
+    live_through("slow");
+}
+
+#[test]
+fn a_replay_says_what_it_repeats_and_cannot_judge_and_a_late_one_replaces_nothing() {
+    live_through("replays");
+}
+
+#[test]
 fn callers_requests_and_the_line_follow_the_slider_in_the_preview_and_on_the_page_of_a_rule() {
     live_through("slider");
 }
