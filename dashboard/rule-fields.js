@@ -14,7 +14,8 @@ export function ruleFields(schema) {
     for (const [name, field] of Object.entries(node?.properties ?? {})) {
       const known = found.get(name) ?? { texts: new Set(), values: new Set() };
       const text = field.description ?? target(field)?.description;
-      if (text) known.texts.add(text);
+      // A limit's own `over` is explained as that of its rule is: once is enough.
+      if (text && ![...known.texts].some((other) => other.slice(0, 40) === text.slice(0, 40))) known.texts.add(text);
       for (const value of values(field)) known.values.add(value);
       found.set(name, known);
     }

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { marksOf } from '../src/lib/alerts';
+import { alertPlace, alertPlaceName, marksOf } from '../src/lib/alerts';
 import { incidentsOf } from '../src/lib/incidents';
 import type { Alert, Nodes, Rules } from '../src/lib/types';
 
@@ -48,4 +48,13 @@ test('nodes are counted by fields: one called like a word of a summary is not af
   assert.equal(one!.title, 'The store does not answer on 1 of 3 nodes');
   const [slow] = incidentsOf([alert('store_slow', 'the', 10, { summary: 'calls to the store take long on the' })], named, rules);
   assert.equal(slow!.title, 'The store is slow on 1 of 3 nodes');
+});
+
+test('an alert leads to its page, with a link of the configuration and without', () => {
+  const to = (kind: string, subject: string, link = '') => [alertPlace(alert(kind, subject, 0, { link })), alertPlaceName(alert(kind, subject, 0, { link }))];
+  assert.deepEqual(to('store_down', 'redis:6379'), ['#/cluster', 'Open cluster']);
+  assert.deepEqual(to('store_down', 'redis:6379', 'https://gate.example/ops/#/cluster'), ['#/cluster', 'Open cluster']);
+  assert.deepEqual(to('refusal_spike', 'api/a b/c'), ['#/rules/api/a%20b%2Fc', 'Open rule']);
+  assert.deepEqual(to('reload_failed', 'one'), ['#/rules', 'Open rules']);
+  assert.deepEqual(to('certificate_ends', 'one/http'), ['#/cluster', 'Open cluster']);
 });

@@ -8,14 +8,24 @@ export const kindInWords = (kind: string) => {
   return words.charAt(0).toUpperCase() + words.slice(1);
 };
 
+/** Kinds that are about a rule: their subject is its domain and name. */
+const OF_A_RULE = /^(traffic_|refusal_|new_top_caller|spread_caller|shadow_would|key_card)/;
+
 /** Where in this dashboard an alert is looked into: where its link leads that others are told, whatever stands before the page. */
-export function alertPlace(alert: Alert): string {
-  return alert.link.slice(alert.link.indexOf('#'));
+export function alertPlace(alert: Pick<Alert, 'kind' | 'subject' | 'link'>): string {
+  const at = alert.link.indexOf('#');
+  if (at >= 0) return alert.link.slice(at);
+  // Where the configuration has no address of this dashboard alerts carry no link; their kind says whose page it is.
+  const [domain, ...rule] = alert.subject.split('/');
+  if (OF_A_RULE.test(alert.kind) && domain && rule.length) return `#/rules/${encodeURIComponent(domain)}/${encodeURIComponent(rule.join('/'))}`;
+  return OF_A_RULE.test(alert.kind) || alert.kind === 'reload_failed' ? '#/rules' : '#/cluster';
 }
 
 /** What the page behind an alert is called. */
 export function alertPlaceName(alert: Alert): string {
-  const page = /^#\/(\w+)/.exec(alertPlace(alert))?.[1] ?? '';
+  const place = alertPlace(alert);
+  if (place === '#/rules') return 'Open rules';
+  const page = /^#\/(\w+)/.exec(place)?.[1] ?? '';
   return { rules: 'Open rule', top: 'Open rule', keys: 'Open caller', stores: 'Open cluster', nodes: 'Open cluster', cluster: 'Open cluster' }[page] ?? 'Open';
 }
 

@@ -59,8 +59,10 @@ fn tell(story: &str, clear: &str, followers: usize) {
             start(&configure(data.path(), node, clear, &more), &redis, data.path())
         })
         .collect();
-    let fleet: Vec<String> =
-        others.iter_mut().map(|other| format!("{} {}", other.addr("http"), other.addr("admin"))).collect();
+    let fleet: Vec<String> = others
+        .iter_mut()
+        .map(|other| format!("{} {} {}", other.addr("http"), other.addr("admin"), other.process().pid()))
+        .collect();
     let told = Command::new(find_tool("node"))
         .args([script().as_os_str(), story.as_ref()])
         .env("HTTP", http.to_string())
