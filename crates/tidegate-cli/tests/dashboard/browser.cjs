@@ -1333,6 +1333,25 @@ rules:
     await page.locator('.top .pill.admitted', { hasText: 'healthy' }).waitFor();
     if (await page.locator('nav .badge').count()) fail('what is only worth knowing is counted as an incident');
     await page.unroute('**/admin/v1/alerts');
+    // Regions: whose node it is, the share it holds of counters for all regions, and a home that has fallen silent.
+    const home = { share_keys: 3, share_hits: 42, fleet: 6, round_trip_ms: 87 };
+    await page.route('**/admin/v1/nodes', async (route) => {
+      const answer = await route.fetch();
+      const told = await answer.json();
+      const homes = [{ ...home, store: 'redis.home:6379', answered_ms_ago: 400 }, { ...home, store: 'redis.spare:6379', answered_ms_ago: 61_000 }, { ...home, store: 'redis.other:6379', error: 'another region has this name' }];
+      await route.fulfill({ response: answer, json: { ...told, nodes: told.nodes.map((node) => ({ ...node, region: 'eu-west', homes })) } });
+    });
+    await to(page, 'cluster');
+    const regions = page.getByRole('region', { name: 'Rules for all regions' });
+    const row = regions.getByRole('row').filter({ hasText: 'redis.home:6379' });
+    await row.waitFor();
+    const cells = (await row.getByRole('cell').allInnerTexts()).map((text) => text.trim()).join();
+    if (cells !== 'one,eu-west,redis.home:6379,3,42,6,87ms,answers') fail(`the share of a region is ${cells}`);
+    await regions.getByRole('row').filter({ hasText: 'redis.spare:6379' }).getByText(/^silent for 1m/).waitFor();
+    await regions.getByRole('row').filter({ hasText: 'another region has this name' }).getByText('not used').waitFor();
+    await looks(page, 'cluster-regions');
+    await accessible(page, 'cluster of regions');
+    await page.unroute('**/admin/v1/nodes');
     const missing = [{ node: 'gate-7', why: 'it did not answer within 2 s' }];
     for (const path of ['replay', 'keys/top', 'suggestions', 'decisions']) {
       await page.route(`**/admin/v1/${path}?*`, lose);
