@@ -46,6 +46,9 @@ test('nodes are counted by fields: one called like a word of a summary is not af
   const named = { nodes: ['store', 'the', 'two'].map((name) => ({ name, health: name === 'two' ? 'redis:6379 does not answer' : 'healthy' })) } as Nodes;
   const [one] = incidentsOf([alert('store_down', 'redis:6379', 10, { summary: 'the store redis:6379 does not answer two' })], named, rules);
   assert.equal(one!.title, 'The store does not answer on 1 of 3 nodes');
+  // Of a node that is lost nothing is known: not that it misses the store, either.
+  const lost = { nodes: named.nodes.map((node) => ({ ...node, lost: node.name === 'the', health: node.name === 'the' ? 'not heard for 30 s' : node.health })) } as Nodes;
+  assert.equal(incidentsOf([alert('store_down', 'redis:6379', 10)], lost, rules)[0]!.title, 'The store does not answer on 1 of 3 nodes');
   const [slow] = incidentsOf([alert('store_slow', 'the', 10, { summary: 'calls to the store take long on the' })], named, rules);
   assert.equal(slow!.title, 'The store is slow on 1 of 3 nodes');
 });

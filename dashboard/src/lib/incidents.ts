@@ -61,7 +61,7 @@ const OF_THE_STORE = ['store_down', 'breaker_open'];
 function affectedNodes(alerts: Alert[], nodes: Nodes | null): number {
   const subjects = new Set(alerts.filter((alert) => OF_A_NODE.includes(alert.kind)).map((alert) => alert.subject));
   const store = alerts.some((alert) => OF_THE_STORE.includes(alert.kind) && alert.ended_s === null);
-  return (nodes?.nodes ?? []).filter((node) => subjects.has(node.name) || (store && !!node.health && node.health !== 'healthy')).length;
+  return (nodes?.nodes ?? []).filter((node) => subjects.has(node.name) || (store && !node.lost && !!node.health && node.health !== 'healthy')).length;
 }
 
 function made(alerts: Alert[], nodes: Nodes | null, rules: Rules | null): Incident {
