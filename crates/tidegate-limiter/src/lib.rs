@@ -33,6 +33,7 @@ mod shared_observer;
 mod snapshot;
 mod source;
 mod spent;
+mod take;
 mod trace;
 mod usage;
 
@@ -64,6 +65,7 @@ pub use runtime::{TokioHandle, TokioRuntime, prober_thread};
 pub use snapshot::Snapshot;
 pub use source::Source;
 pub use spent::{SpentText, SpentToken, SpentTokenError};
+pub use take::Take;
 pub use tidegate_shed::{
     Capacity, Classes, Gradient2, Gradient2Config, LevelConfig, LevelConfigError, Percent, Permit, Reason,
     Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,

@@ -147,6 +147,7 @@ impl LimitOverride {
                 scope,
                 over: Some(Over::Debt),
                 on_hangup: OnHangup::default(),
+                held: None,
                 policy: Policy::ONLY,
             },
         })

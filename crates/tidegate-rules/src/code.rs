@@ -282,6 +282,11 @@ impl Rule {
         self.with("visible", visible)
     }
 
+    /// Whether clients may take its hits ahead and decide by themselves.
+    pub fn lease_to_clients(self, leases: bool) -> Self {
+        self.with("lease_to_clients", leases)
+    }
+
     /// What it is for.
     pub fn description(self, text: impl Into<String>) -> Self {
         self.with("description", text.into())

@@ -309,6 +309,7 @@ fn notes(one: &Match<'_>, present: &Present<'_>, now: Timestamp, flags: &FlagSta
     }
     notes.extend(over_notes(one));
     notes.extend(global_note(one.rule.coordination()));
+    notes.extend(held_note(one));
     notes
 }
 
@@ -321,6 +322,13 @@ fn global_note(coordination: Coordination) -> Option<String> {
         )),
         Coordination::Exact | Coordination::Approximate { .. } | Coordination::Local => None,
     }
+}
+
+/// For how long clients may hold its hits, which its limits allow for.
+fn held_note(one: &Match<'_>) -> Option<String> {
+    let MatchedLimits::Enforce(limits) = one.limits else { return None };
+    let held = limits.iter().filter_map(|limit| limit.held).min()?;
+    Some(format!("clients may take hits and spend them within {held}, which the limits above allow for"))
 }
 
 /// What a cost above what is left does, where it is not just refused.

@@ -3,7 +3,8 @@
 //! `tidegate_core` validates the numbers; what it rejects is reported at the field it names.
 
 use tidegate_core::{
-    Algorithm, Limit, LimitError, Micros, Over, RefusedHits, Scope, SlidingLog, SlidingWindow, Timestamp,
+    Algorithm, Limit, LimitError, Micros, Over, Prepaid, RefusedHits, Scope, SlidingLog, SlidingWindow,
+    Timestamp,
 };
 
 use crate::algorithms::{ALGORITHMS, count_and_window, fields_of, in_window, read};
@@ -20,6 +21,8 @@ use crate::yaml::{Node, Scalar, Value};
 pub(crate) struct LimitReader<'c> {
     pub(crate) domain: &'c str,
     pub(crate) rule: &'c str,
+    /// Whether clients take hits of its limits ahead.
+    pub(crate) lends: bool,
     pub(crate) calendars: &'c mut Calendars,
     /// When the rules take effect, if known.
     pub(crate) now: Option<Timestamp>,
@@ -91,6 +94,8 @@ impl LimitReader<'_> {
         let mut places: Vec<Span> = Vec::new();
         for item in items {
             let Some(limit) = self.limit(item, report) else { continue };
+            let limit = if self.lends { lent(limit, item.span, report) } else { Some(limit) };
+            let Some(limit) = limit else { continue };
             let is_same = |other: &RuleLimit| other.name == limit.name || other.scope == limit.scope;
             if let Some(first) = limits.iter().position(is_same) {
                 let (one, other) = (&limits[first].name, &limit.name);
@@ -157,8 +162,58 @@ impl LimitReader<'_> {
         })
     }
 
+    /// A limit whose hits clients take ahead keeps its name, and counts as [`Limit::prepaid`] says: whoever asks for each hit is
+    /// counted so, too, or the sum would exceed the limit.
     fn named(&self, made: Made, given: Option<&str>) -> RuleLimit {
-        made.named(self.domain, self.rule, given)
+        let terms = self.lends.then(|| made.limit.prepaid()).flatten();
+        let period = made.limit.period();
+        let limit = made.named(self.domain, self.rule, given);
+        let Some(Prepaid { limit: ahead, held }) = terms else { return limit };
+        // Cells of another window are other cells.
+        let scope = match ahead.period() == period {
+            true => limit.scope.clone(),
+            false => Made::of(ahead.clone()).named(self.domain, self.rule, given).scope,
+        };
+        let held = held.map_or(LONGEST_HELD, |held| held.min(LONGEST_HELD));
+        RuleLimit { limit: ahead, scope, held: Some(held), ..limit }
+    }
+}
+
+/// Checks that clients can take hits of this limit ahead.
+fn lent(limit: RuleLimit, span: Span, report: &mut Report<'_>) -> Option<RuleLimit> {
+    let (problem, hint) = if limit.over.is_some_and(|over| over != Over::Refuse) {
+        ("it lets a cost above what is left pass or count", "remove `over`, or `lease_to_clients`")
+    } else if limit.held.is_none() {
+        not_lendable(&limit.limit)
+    } else {
+        return Some(limit);
+    };
+    report.error(span, format!("clients cannot take hits of `{}` ahead: {problem}", limit.name), hint);
+    None
+}
+
+/// Whoever is banned, or has a lower limit, is so for all clients after this long and one message. Also of windows that hits could
+/// be held in to their end.
+const LONGEST_HELD: Micros = Micros::from_secs(1);
+
+fn not_lendable(limit: &Limit) -> (&'static str, &'static str) {
+    const ASK: &str = "remove `lease_to_clients`: clients then ask for each request";
+    match limit.algorithm() {
+        Algorithm::Concurrency => ("a place in use is not spent, but returned", ASK),
+        Algorithm::LeakyBucket => ("a place in its queue is a time, which passes while it is held", ASK),
+        Algorithm::SlidingLog if limit.min_interval() > Micros::ZERO => {
+            ("`min_interval` needs the time of the last request", ASK)
+        }
+        Algorithm::SlidingLog if limit.counts_refused() => {
+            ("clients do not report what they refuse", "remove `count_refused`, or `lease_to_clients`")
+        }
+        Algorithm::TokenBucket
+        | Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog => (
+            "its window, or the refill of its burst, is shorter than a second",
+            "use a window or a burst of several seconds: such as `burst: 50` for `rate: 10/s`",
+        ),
     }
 }
 
@@ -188,7 +243,8 @@ impl Made {
         let by_default =
             || if period.is_empty() { algorithm.into() } else { format!("{algorithm}/{period}") };
         let name = given.map_or_else(by_default, str::to_owned);
-        RuleLimit { limit, name, scope, over: None, on_hangup: OnHangup::default(), policy: Policy::ONLY }
+        let on_hangup = OnHangup::default();
+        RuleLimit { limit, name, scope, over: None, on_hangup, held: None, policy: Policy::ONLY }
     }
 }
 

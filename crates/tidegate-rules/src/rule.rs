@@ -35,6 +35,7 @@ pub struct Rule {
     pub(crate) overdraft: Hits,
     pub(crate) over: Over,
     pub(crate) autopilot: Option<Autopilot>,
+    pub(crate) lends: bool,
     pub(crate) visible: bool,
     pub(crate) policies: PolicyNames,
 }
@@ -170,6 +171,12 @@ impl Rule {
         self.over
     }
 
+    /// Whether clients may take its hits ahead, and spend them by themselves.
+    #[must_use]
+    pub fn lends_to_clients(&self) -> bool {
+        self.lends
+    }
+
     /// Whether callers may see it: a hidden rule is not in headers, nor in the bodies of answers.
     #[must_use]
     pub fn is_visible(&self) -> bool {
@@ -219,6 +226,7 @@ impl Rule {
             overdraft: Hits::ZERO,
             over: Over::Refuse,
             autopilot: None,
+            lends: false,
             visible: true,
             policies: PolicyNames::default(),
         }
@@ -240,6 +248,7 @@ impl Rule {
             ("over", format!("{:?}", self.over)),
             ("autopilot", format!("{:?}", self.autopilot)),
             ("visible", self.visible.to_string()),
+            ("lease_to_clients", self.lends.to_string()),
         ]
     }
 
@@ -258,7 +267,7 @@ impl Rule {
 /// A limit of a rule, and the scope of its cells.
 #[derive(Clone, Debug)]
 pub struct RuleLimit {
-    /// The limit itself.
+    /// The limit itself; one that clients take hits of ahead allows for the time that they hold them.
     pub limit: Limit,
     /// Its name, unique within the limits that apply together; by default the algorithm and the window.
     pub name: String,
@@ -268,6 +277,8 @@ pub struct RuleLimit {
     pub over: Option<Over>,
     /// What becomes of a place that a client holds and hangs up on.
     pub on_hangup: OnHangup,
+    /// How long a client may hold hits of it before it spends them; none if it lends none.
+    pub held: Option<Micros>,
     /// What callers know it by.
     pub policy: Policy,
 }

@@ -365,7 +365,8 @@ impl<'o> LimitTexts<'o> {
         if let Some(known) = self.known.get(&[domain, name, text]) {
             return Ok(known.clone());
         }
-        let mut limits = read_limits(text, domain, name, &mut self.calendars)?;
+        let lends = rule.is_some_and(Rule::lends_to_clients);
+        let mut limits = read_limits(text, (domain, name, lends), &mut self.calendars)?;
         if let Some(rule) = rule {
             rule.policies.find(name, &mut limits);
         }
@@ -375,12 +376,16 @@ impl<'o> LimitTexts<'o> {
     }
 }
 
-fn read_limits(text: &str, domain: &str, rule: &str, calendars: &mut Calendars) -> Result<LimitSet, String> {
+fn read_limits(
+    text: &str,
+    (domain, rule, lends): (&str, &str, bool),
+    calendars: &mut Calendars,
+) -> Result<LimitSet, String> {
     let source = Source::new("limits", text);
     let sources = [&source];
     let mut report = Report::new(&sources);
     let documents = yaml::parse(0, text, &mut report);
-    let mut reader = LimitReader { domain, rule, calendars, now: None };
+    let mut reader = LimitReader { domain, rule, lends, calendars, now: None };
     let limits = documents.first().and_then(|node| reader.limit_set(node, "`limits`", &mut report));
     match (report.finish(), limits) {
         (Ok(_), Some(limits)) => Ok(limits),

@@ -1,7 +1,6 @@
 //! Hits that a holder took from a limit's home and has yet to spend.
 
 use super::demand::Demand;
-use super::prepaid::Prepaid;
 use crate::outcome::Outcome;
 use crate::units::{Micros, Timestamp};
 
@@ -107,15 +106,16 @@ impl Purse {
         wanted.min(fair).max(largest.saturating_sub(left))
     }
 
-    /// Home, asked at `asked` on these `terms`, has charged `hits`. `outcome` is that of the last hit that was asked for.
-    pub fn receive(&mut self, asked: Timestamp, hits: u64, outcome: &Outcome, terms: &Prepaid) {
+    /// Home, asked at `asked`, has charged `hits`, which may be `held` so long: none until their window ends. `outcome` is that of
+    /// the last hit that was asked for.
+    pub fn receive(&mut self, asked: Timestamp, hits: u64, outcome: &Outcome, held: Option<Micros>) {
         self.home = Some(outcome.remaining);
         if hits == 0 {
             return;
         }
         // Both count from before home was asked, so that no clocks are compared.
         let forgotten = asked + outcome.reset_after;
-        let until = terms.held.map_or(forgotten, |held| asked + held);
+        let until = held.map_or(forgotten, |held| asked + held);
         let lot = Lot { hits, asked, until, forgotten };
         if self.lots.len() == MOST_LOTS {
             let older = self.lots.remove(0);

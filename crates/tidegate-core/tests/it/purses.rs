@@ -94,7 +94,7 @@ impl World {
                 }
                 Message::Taken { holder, hits, asked, outcome } => {
                     self.asking[holder] = false;
-                    self.purses[holder].receive(asked, hits, &outcome, &self.terms);
+                    self.purses[holder].receive(asked, hits, &outcome, self.terms.held);
                 }
                 // A store does not begin with a call that is late.
                 Message::Return(_, sent) if now - sent > TRANSIT => {}
@@ -251,7 +251,7 @@ fn hits_that_are_held_too_long_cannot_be_spent_and_go_back_no_younger_than_they_
     let mut purse = Purse::new(TERM, asked);
     let mut home = Cell::default();
     let outcome = (0..50).map(|_| terms.limit.decide(&mut home, asked, Ask::hits(1))).last().unwrap();
-    purse.receive(asked, 50, &outcome, &terms);
+    purse.receive(asked, 50, &outcome, Some(held));
     let last = asked + held.saturating_sub(Micros::ONE);
     assert!(purse.spend(last, 1), "in time");
     assert!(!purse.spend(asked + held, 1), "late use is impossible");

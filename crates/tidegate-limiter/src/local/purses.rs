@@ -159,7 +159,7 @@ impl Purses {
         self.taken.fetch_add(hits, Ordering::Relaxed);
         let receive = |held: &mut Held| {
             held.is_asked = false;
-            held.purse.receive(asked, hits, &outcome, &held.terms);
+            held.purse.receive(asked, hits, &outcome, held.terms.held);
             // What was said of another number refuses nobody, and says nothing of what is spent of this one.
             if held.lent.limit() != order.cell.limit() {
                 return None;

@@ -24,7 +24,7 @@ use crate::secret::is_secret_name;
 use crate::split::Split;
 use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 28] = [
+pub(crate) const RULE_FIELDS: [&str; 29] = [
     "name",
     "description",
     "owner",
@@ -47,6 +47,7 @@ pub(crate) const RULE_FIELDS: [&str; 28] = [
     "sync_every",
     "scope",
     "consistency",
+    "lease_to_clients",
     "colocate",
     "hash",
     "shadow",
@@ -83,9 +84,11 @@ impl DomainReader {
         let conditions =
             fields.get("match").and_then(|node| self.conditions(node, report)).unwrap_or_default();
         let options = Options::read(&fields, defaults, report);
+        let lends = scopes::lends(&fields, &options, report);
         let mut limits = LimitReader {
             domain: &self.domain,
             rule: name.as_deref().unwrap_or("unnamed"),
+            lends,
             calendars: &mut compiling.calendars,
             now: compiling.now,
         };
@@ -138,6 +141,7 @@ impl DomainReader {
             overdraft: Hits::new(options.overdraft.unwrap_or(0)),
             over: options.over.unwrap_or_default(),
             autopilot,
+            lends,
             visible: options.visible.unwrap_or(true),
             policies,
             name: name.to_string(),

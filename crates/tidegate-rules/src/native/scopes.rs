@@ -1,11 +1,11 @@
-//! Checks that the limits of a rule for all regions can be counted by all of them.
+//! Checks that the limits of a rule for all regions can be counted by all of them, and which rules lend hits to clients.
 
 use tidegate_core::{Algorithm, Limit, Micros, Over};
 
 use super::options::Options;
 use crate::choice::{LimitChoice, LimitSet};
 use crate::diagnostics::Report;
-use crate::fields::Fields;
+use crate::fields::{self, Fields};
 use crate::rule::{Coordination, Rule, RuleLimit};
 
 /// Reports hits into the window that they were admitted in: nodes that hear of each other less often than this many times in a
@@ -41,6 +41,39 @@ pub(super) fn check(fields: &Fields<'_>, options: &Options, limits: &LimitChoice
     if let Some((limit, (problem, hint))) = unfit {
         mistake(format!("all regions cannot count `{}` together: {problem}", limit.name), hint);
     }
+}
+
+/// Whether clients take its hits ahead. Reports what a rule cannot be or have then; its limits are checked as they are read.
+pub(super) fn lends(fields: &Fields<'_>, options: &Options, report: &mut Report<'_>) -> bool {
+    const FIELD: &str = "lease_to_clients";
+    let Some(true) = fields.get(FIELD).and_then(|node| fields::flag(node, FIELD, report)) else {
+        return false;
+    };
+    let mut mistake = |problem: &str, hint: &str| {
+        report.error(fields.key_span(FIELD), format!("a rule with `{FIELD}` {problem}"), hint);
+    };
+    if options.coordination.unwrap_or_default() != Coordination::Exact {
+        mistake(
+            "counts in the store of its region, hit by hit",
+            "remove `coordination` or `scope`, or `lease_to_clients`",
+        );
+    }
+    if options.shadow == Some(true) {
+        mistake("refuses: a shadow rule has nothing to lend", "remove one of the two");
+    }
+    if options.penalty.is_some() {
+        mistake("cannot have a `penalty`: clients do not report what they refuse", "remove one of the two");
+    }
+    if options.overdraft.is_some_and(|hits| hits > 0) {
+        mistake("cannot have an `overdraft`", "remove one of the two");
+    }
+    if options.over.unwrap_or_default() != Over::Refuse {
+        mistake("refuses a cost above what is left", "use `over: refuse`, or remove `lease_to_clients`");
+    }
+    if fields.get("autopilot").is_some() {
+        mistake("cannot have an `autopilot`: what clients refuse is not seen", "remove one of the two");
+    }
+    true
 }
 
 /// Whether these limits can stand in the place of the rule's, for one key.

@@ -96,6 +96,10 @@ fn a_rule_in_code_is_the_rule_of_a_file() {
         Rule::new("everywhere").limit("100/minute").coordination(Coordination::Escrow),
         "{ name: everywhere, limits: [100/minute], scope: global, consistency: escrow }",
     );
+    check(
+        Rule::new("ahead").limit("100/minute").lease_to_clients(true),
+        "{ name: ahead, limits: [100/minute], lease_to_clients: true }",
+    );
     let sync_every = Micros::from_millis(500);
     check(
         Rule::new("everywhere").limit("100/minute").coordination(Coordination::Eventual { sync_every }),

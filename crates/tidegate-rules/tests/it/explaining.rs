@@ -125,3 +125,21 @@ fn an_explanation_can_be_read_by_a_program() {
     }] });
     assert_eq!(serde_json::to_value(&explanation).expect("it is plain data"), expected);
 }
+
+#[test]
+fn a_rule_that_leases_to_clients_shows_the_limits_that_count() {
+    let rules = native(
+        "{ domain: api, rules: [{ name: ahead, lease_to_clients: true, limits: [20/16s,
+            { algorithm: token_bucket, rate: 100/s, burst: 500 }, { algorithm: fixed_window, limit: 5, window: 1m }] }] }",
+    );
+    let explained = explained(&rules, &[]);
+    // Hits may be held for a second, and those of a burst of five seconds for a 16th of that.
+    for part in [
+        "20 by sliding_log in 17s",
+        "burst 468, rate 100/1s",
+        "5 by fixed_window in 1m",
+        "clients may take hits and spend them within 312500us",
+    ] {
+        assert!(explained.contains(part), "{part} is not in {explained}");
+    }
+}

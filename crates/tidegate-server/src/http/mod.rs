@@ -10,6 +10,7 @@ mod idempotency;
 mod leases;
 mod limitador;
 mod media;
+mod take;
 mod usage;
 mod utilization;
 
@@ -162,6 +163,7 @@ impl HttpCaller {
             "/v1/refund" if post => shared.refund(self.body(request).await?).await,
             "/v1/release" if post => shared.release(&self.body(request).await?).await,
             "/v1/renew" if post => shared.renew(&self.body(request).await?).await,
+            "/v1/take" if post => shared.take(&self.body(request).await?).await,
             "/v1/usage" if post => shared.usage(&self.body(request).await?).await,
             "/v1/usage" if get => shared.usage_of_query(request.uri().query().unwrap_or_default()).await,
             "/v1/utilization" if post => shared.report_utilization(&self.body(request).await?),
@@ -175,7 +177,7 @@ impl HttpCaller {
                 Ok(text(StatusCode::OK, snapshot.rules().envoy_listing()))
             }
             "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
-            "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew"
+            "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew" | "/v1/take"
             | "/v1/utilization" | "/json" => Ok(wrong_method(&request, "POST")),
             "/v1/auth" | "/v1/usage" => Ok(wrong_method(&request, "GET, HEAD, POST")),
             "/healthz" | "/readyz" | "/healthcheck" | "/rlconfig" | "/openapi.json" => {

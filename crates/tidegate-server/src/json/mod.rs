@@ -8,17 +8,23 @@ mod fields;
 mod mistakes;
 mod requests;
 mod rls;
+mod take;
 
 pub use decision::{BatchReply, Decision, SkippedRule};
 pub use fields::{Attributes, Count, Text};
 pub use mistakes::parse;
 pub use requests::{Batch, Check, Lease, Refund, WorkerReport};
 pub use rls::{parse_rls, write_rls};
+pub use take::{Returned, Take, TakeReply, Taken, Wanted};
 
 /// The most attributes of a request.
 pub const MAX_ATTRIBUTES: usize = 64;
 /// The most checks of a batch.
 pub const MAX_CHECKS: usize = 100;
+/// The protocol of `/v1/take` that this server implements.
+pub const TAKE_PROTOCOL: u64 = 1;
+/// The most takes of a message, and the most returns.
+pub const MAX_TAKES: usize = 200;
 /// The longest attribute name, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
 /// The longest attribute value, in bytes: enough for any path or token that should be a key.

@@ -5,6 +5,7 @@ use super::{MAX_CHECKS, MAX_DOMAIN_BYTES, MAX_LEASE_BYTES, MAX_REQUEST_ID_BYTES,
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
+use std::marker::PhantomData;
 
 /// `POST /v1/check`: is this request admitted?
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -93,28 +94,42 @@ pub struct WorkerReport {
 }
 
 fn at_most_max_checks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Check<'de>>, D::Error> {
-    deserializer.deserialize_seq(ChecksVisitor)
+    bounded(deserializer, "checks", MAX_CHECKS, "send several batches")
 }
 
-struct ChecksVisitor;
+/// A list of at most `most` objects.
+pub(super) fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+    what: &'static str,
+    most: usize,
+    hint: &'static str,
+) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(ListVisitor { what, most, hint, of: PhantomData })
+}
 
-impl<'de> Visitor<'de> for ChecksVisitor {
-    type Value = Vec<Check<'de>>;
+struct ListVisitor<T> {
+    what: &'static str,
+    most: usize,
+    hint: &'static str,
+    of: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+    type Value = Vec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array of checks")
+        write!(f, "an array of {}", self.what)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Self::Value, A::Error> {
-        let mut checks = Vec::new();
-        while let Some(Object(check)) = sequence.next_element()? {
-            if checks.len() == MAX_CHECKS {
-                return Err(A::Error::custom(format_args!(
-                    "expected at most {MAX_CHECKS} checks; hint: send several batches"
-                )));
+        let Self { what, most, hint, .. } = self;
+        let mut list = Vec::new();
+        while let Some(Object(one)) = sequence.next_element()? {
+            if list.len() == most {
+                return Err(A::Error::custom(format_args!("expected at most {most} {what}; hint: {hint}")));
             }
-            checks.push(check);
+            list.push(one);
         }
-        Ok(checks)
+        Ok(list)
     }
 }

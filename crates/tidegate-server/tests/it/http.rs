@@ -10,6 +10,7 @@ mod openapi;
 mod pages;
 mod refunds;
 mod slow;
+mod takes;
 mod utilization;
 
 /// Three hits a minute for each user, in a window that begins when the tests do.

@@ -19,7 +19,7 @@ rules:
 ";
 
 /// Everything that `HttpCaller::route` answers with something other than 404 and 405.
-const SERVED: [(&str, &str); 16] = [
+const SERVED: [(&str, &str); 17] = [
     ("/healthcheck", "get"),
     ("/healthz", "get"),
     ("/json", "post"),
@@ -33,6 +33,7 @@ const SERVED: [(&str, &str); 16] = [
     ("/v1/refund", "post"),
     ("/v1/release", "post"),
     ("/v1/renew", "post"),
+    ("/v1/take", "post"),
     ("/v1/usage", "get"),
     ("/v1/usage", "post"),
     ("/v1/utilization", "post"),
