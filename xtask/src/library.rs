@@ -8,7 +8,7 @@ use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 
 /// The crates that users of the library build, each after those that it needs.
-const LIBRARIES: [&str; 14] = [
+const LIBRARIES: [&str; 15] = [
     "tidegate-core",
     "tidegate-store",
     "tidegate-fleet",
@@ -23,6 +23,7 @@ const LIBRARIES: [&str; 14] = [
     "tidegate-store-memcached",
     "tidegate-store-postgres",
     "tidegate",
+    "tidegate-client",
 ];
 
 /// The oldest compiler that the library crates promise to build with.

@@ -44,7 +44,8 @@ fn the_public_api_is_the_one_that_was_reviewed() {
 }
 
 /// Crates that users depend on, each in its own folder.
-const LIBRARIES: [&str; 13] = [
+const LIBRARIES: [&str; 14] = [
+    "crates/tidegate-client/src/",
     "crates/tidegate-core/src/",
     "crates/tidegate-store/src/",
     "crates/tidegate-fleet/src/",

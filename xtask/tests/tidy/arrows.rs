@@ -12,6 +12,7 @@ use crate::{expect_none, metadata};
 const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-core", &[]),
     ("tidegate-access", &["tidegate-core"]),
+    ("tidegate-client", &["tidegate-core"]),
     ("tidegate-rules", &["tidegate-core"]),
     ("tidegate-store", &["tidegate-core"]),
     ("tidegate-fleet", &["tidegate-store"]),
@@ -75,7 +76,16 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// What the tests of a crate may use beyond that. All listeners must read a request alike, so some tests ask all of them.
-const TESTS_MAY_USE: &[(&str, &str)] = &[("tidegate-proxy", "tidegate-server")];
+const TESTS_MAY_USE: &[(&str, &str)] = &[
+    ("tidegate-proxy", "tidegate-server"),
+    // The client is tested against the server that it is for.
+    ("tidegate-client", "tidegate"),
+    ("tidegate-client", "tidegate-limiter"),
+    ("tidegate-client", "tidegate-rules"),
+    ("tidegate-client", "tidegate-runtime"),
+    ("tidegate-client", "tidegate-server"),
+    ("tidegate-client", "tidegate-store"),
+];
 
 /// Starts real servers for tests: any crate's dev-dependency, never more.
 const TESTKIT: &str = "tidegate-testkit";
