@@ -251,8 +251,9 @@ impl Printer {
             // No more than that is known: a log is a sample, of the time since its node began.
             let nodes = body["nodes"].as_array().map_or(0, Vec::len);
             let have = if nodes == 1 { "node has" } else { "nodes have" };
-            let text =
-                format!("nothing to suggest yet: {nodes} {have} no caller of these rules in the decision log");
+            let text = format!(
+                "nothing to suggest yet: {nodes} {have} no caller of these rules in the decision log"
+            );
             self.text(body, &text)?;
             writeln!(
                 io::stderr(),
