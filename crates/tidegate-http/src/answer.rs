@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Micros, Timestamp};
 use tidegate_limiter::{
     Decision, LimitReport, OVERRIDE, Report, ReportKind, Shed, Source, TraceContext, Traced, Transport,
 };
 use tidegate_rules::{Mode, Policy as PolicyNumber, Rule};
 
-use crate::headers::{HeaderSets, Policy, Reported, write_retry_after};
+use crate::headers::{HeaderSets, Partition, Policy, Reported, write_retry_after};
 use crate::problem::{Kind, Problem};
 
 /// The status of a refusal by a rule that must not decide without its store (`closed`), and has none.
@@ -83,13 +84,53 @@ pub fn message(decision: &Decision) -> Cow<'static, str> {
     }
 }
 
+/// Whose quota each report of a decision is about; empty where nobody wants to know.
+#[derive(Clone, Debug, Default)]
+pub struct Partitions(SmallVec<[Option<Partition>; 2]>);
+
+impl Partitions {
+    /// Those of `decision`, if `sets` has them. `value_of` finds an attribute in the descriptor at an index of the request.
+    pub fn of<'v>(
+        decision: &Decision,
+        sets: HeaderSets,
+        value_of: impl Fn(usize, &str) -> Option<&'v [u8]>,
+    ) -> Self {
+        let Some(secret) = sets.partitions() else { return Partitions::default() };
+        let of_report = |report: &Report| {
+            let rule = decision.rule_of(report).filter(|rule| !rule.key().is_empty())?;
+            let values: Option<SmallVec<[&[u8]; 4]>> =
+                rule.key().iter().map(|name| value_of(report.descriptor, name)).collect();
+            let names = [rule.domain().as_bytes(), rule.name().as_bytes()];
+            Some(secret.partition(names.into_iter().chain(values?)))
+        };
+        Partitions(decision.reports().iter().map(of_report).collect())
+    }
+
+    fn at(&self, place: usize) -> Option<Partition> {
+        self.0.get(place).copied().flatten()
+    }
+}
+
+/// An attribute of a descriptor.
+#[must_use]
+pub fn value_in<'v>(entries: &[(&str, &'v [u8])], name: &str) -> Option<&'v [u8]> {
+    entries.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
 /// Adds the headers of `sets`, and `Retry-After` to a refusal. Headers that are there already are kept, or replaced by
 /// stricter ones. `asked_at` is from before the decision: with a later time, the reported second in which a window ends would
 /// vary by one.
-pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp, headers: &mut HeaderMap) {
+pub fn write_headers(
+    decision: &Decision,
+    sets: HeaderSets,
+    asked_at: Timestamp,
+    partitions: &Partitions,
+    headers: &mut HeaderMap,
+) {
     let since_epoch = Duration::from(asked_at.since(Timestamp::default()));
-    let reported = governing_limit(decision).map(|(report, limit)| reported(decision, report, limit));
-    sets.write(policies(decision), reported.as_ref(), since_epoch, headers);
+    let reported =
+        governing_limit(decision).map(|(report, limit)| reported(decision, report, limit, partitions));
+    sets.write(policies(decision, partitions), reported.as_ref(), since_epoch, headers);
     if let Some(retry_after) = retry_after(decision) {
         write_retry_after(retry_after.into(), headers);
     }
@@ -97,22 +138,23 @@ pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp,
 
 /// Every limit that a request has to keep to and its caller may see, each once. Penalties are left out: they exist only while
 /// they refuse, and this list does not change from answer to answer.
-fn policies(decision: &Decision) -> impl Iterator<Item = Policy<'_>> {
+fn policies<'d>(decision: &'d Decision, partitions: &'d Partitions) -> impl Iterator<Item = Policy<'d>> {
     let limit_of = |report: &Report| {
         let limit = report.limit().copied().filter(|limit| limit.policy != PolicyNumber::PENALTY)?;
         decision.is_visible(report).then_some(limit)
     };
     let reports = decision.reports();
     let is_first = move |place: usize, limit: &LimitReport| {
-        let is_same = |earlier: &Report| {
+        let is_same = |(at, earlier): (usize, &Report)| {
             earlier.rule == reports[place].rule
+                && partitions.at(at) == partitions.at(place)
                 && limit_of(earlier).is_some_and(|earlier| earlier.policy == limit.policy)
         };
-        !reports[..place].iter().any(is_same)
+        !reports[..place].iter().enumerate().any(is_same)
     };
     reports.iter().enumerate().filter_map(move |(place, report)| {
         let limit = limit_of(report).filter(|limit| is_first(place, limit))?;
-        Some(policy(decision, report, &limit))
+        Some(policy(decision, report, &limit, partitions.at(place)))
     })
 }
 
@@ -230,8 +272,14 @@ pub fn traced<'d>(
     traced
 }
 
-fn policy<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> Policy<'d> {
+fn policy<'d>(
+    decision: &'d Decision,
+    report: &Report,
+    limit: &LimitReport,
+    partition: Option<Partition>,
+) -> Policy<'d> {
     Policy {
+        partition,
         name: decision.policy_name(report, limit),
         quota: limit.quota,
         window: limit.window.map(Duration::from),
@@ -239,9 +287,15 @@ fn policy<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> P
     }
 }
 
-fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> Reported<'d> {
+fn reported<'d>(
+    decision: &'d Decision,
+    report: &Report,
+    limit: &LimitReport,
+    partitions: &Partitions,
+) -> Reported<'d> {
+    let place = decision.reports().iter().position(|one| one == report);
     Reported {
-        policy: policy(decision, report, limit),
+        policy: policy(decision, report, limit, place.and_then(|place| partitions.at(place))),
         remaining: limit.outcome.remaining,
         reset_after: limit.outcome.reset_after.into(),
         retry_after: retry_after(decision).map(Duration::from),

@@ -17,7 +17,7 @@ use tidegate_limiter::{
 use tidegate_rules::{Descriptor, UnknownDomain};
 use tidegate_store::Clock;
 
-use crate::answer::ClosedStatus;
+use crate::answer::{ClosedStatus, Partitions, value_in};
 use crate::headers::HeaderSets;
 use crate::hold::{Held, Hold};
 use crate::identity::{Attributes, Entries};
@@ -95,6 +95,7 @@ pub struct DecisionReport {
     pub decision: Decision,
     sets: HeaderSets,
     asked_at: Timestamp,
+    partitions: Partitions,
 }
 
 /// A refused request: the answer for its caller.
@@ -133,7 +134,9 @@ impl Gate {
             Err(unknown) => return GateAnswer::Refused(Refusal::unknown_domain(&unknown)),
         };
         self.decided(asked_at, domain, trace, &decision);
-        let mut report = DecisionReport { decision, sets: self.headers, asked_at };
+        let value_of = |place: usize, name: &str| value_in(readings.get(place)?, name);
+        let partitions = Partitions::of(&decision, self.headers, value_of);
+        let mut report = DecisionReport { decision, sets: self.headers, asked_at, partitions };
         if !report.decision.allowed {
             return GateAnswer::Refused(Refusal::by(&report, self.closed_status));
         }
@@ -180,7 +183,7 @@ impl DecisionReport {
     /// Adds the rate limit headers to the response. Those of the service behind stay, unless ours are stricter.
     pub fn write(&self, headers: &mut HeaderMap) {
         headers.reserve(crate::headers::MOST_HEADERS);
-        answer::write_headers(&self.decision, self.sets, self.asked_at, headers);
+        answer::write_headers(&self.decision, self.sets, self.asked_at, &self.partitions, headers);
     }
 }
 

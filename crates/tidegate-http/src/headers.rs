@@ -4,6 +4,8 @@
 //! (structured fields). Time is a parameter; everything is rounded so that a client that waits as told is never early, and
 //! no pair of numbers promises more than the limit's rate.
 
+mod partition;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::Algorithm;
+
+pub use partition::{Partition, PartitionSecret};
 
 /// The quota.
 pub const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -33,6 +37,7 @@ pub struct HeaderSets {
     x_ratelimit: bool,
     reset: ResetForm,
     ietf: Option<Draft>,
+    partitions: Option<PartitionSecret>,
 }
 
 /// One set of headers, by its name in the configuration.
@@ -80,7 +85,8 @@ enum Draft {
 
 impl HeaderSets {
     /// `X-RateLimit-*` and the newest published draft.
-    pub const ALL: Self = Self { x_ratelimit: true, reset: ResetForm::Unix, ietf: Some(Draft::Eleven) };
+    pub const ALL: Self =
+        Self { x_ratelimit: true, reset: ResetForm::Unix, ietf: Some(Draft::Eleven), partitions: None };
 
     /// The same sets with this form of `X-RateLimit-Reset`.
     #[must_use]
@@ -92,6 +98,18 @@ impl HeaderSets {
     #[must_use]
     pub fn reset(self) -> ResetForm {
         self.reset
+    }
+
+    /// The same sets; draft 11 then has partition keys (`pk`), made with this secret.
+    #[must_use]
+    pub fn with_partitions(self, partitions: Option<PartitionSecret>) -> Self {
+        Self { partitions, ..self }
+    }
+
+    /// What makes partition keys.
+    #[must_use]
+    pub fn partitions(self) -> Option<PartitionSecret> {
+        self.partitions
     }
 }
 
@@ -121,6 +139,8 @@ pub struct Policy<'a> {
     pub window: Option<Duration>,
     /// How the limit counts.
     pub algorithm: Algorithm,
+    /// Whose quota it is, if that is sent.
+    pub partition: Option<Partition>,
 }
 
 /// What a response reports of one limit: the one that refused, otherwise the one nearest to refusing.
@@ -157,6 +177,7 @@ impl Policy<'_> {
         if let Some(window) = self.window.filter(|window| window.subsec_nanos() == 0 && !window.is_zero()) {
             list.parameter(b";w=", window.as_secs());
         }
+        list.partition(self.partition);
     }
 
     /// The seconds in which the limit lets `hits` pass on average, rounded up; none without a window.
@@ -233,6 +254,7 @@ impl Reported<'_> {
         if draft == Draft::Next {
             value.parameter(b";c=", self.cost);
         }
+        value.partition(self.policy.partition);
         value.into()
     }
 }
@@ -300,6 +322,13 @@ impl FieldValue {
 
     fn text(&mut self, text: &[u8]) {
         self.0.put_slice(text);
+    }
+
+    fn partition(&mut self, partition: Option<Partition>) {
+        let Some(partition) = partition else { return };
+        self.text(b";pk=:");
+        self.text(&partition.base64());
+        self.text(b":");
     }
 
     fn parameter(&mut self, key: &[u8], number: u64) {

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use http::HeaderName;
 use tidegate_core::Timestamp;
-use tidegate_http::answer::ClosedStatus;
+use tidegate_http::answer::{ClosedStatus, Partitions};
 use tidegate_http::{Gate, answer};
-use tidegate_limiter::{Decision, Limiter, Observer, Shedder, TokioRuntime, TraceContext, Traced, Transport};
+use tidegate_limiter::{
+    Decision, DescriptorAsk, Limiter, Observer, Shedder, TokioRuntime, TraceContext, Traced, Transport,
+};
 use tidegate_store::Clock;
 
 use crate::headers::{HeaderSet, HeaderSets};
@@ -123,15 +125,17 @@ impl Service {
         }
     }
 
-    /// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later
+    /// The headers of `sets`, and `Retry-After` of a refusal of `asks`. `asked_at` is from before the decision: with a later
     /// time, the reported second in which a window ends would vary by one.
     pub(crate) fn write_headers(
         &self,
-        decision: &Decision,
+        (decision, asks): (&Decision, &[DescriptorAsk<'_>]),
         sets: HeaderSets,
         asked_at: Timestamp,
         headers: &mut http::HeaderMap,
     ) {
-        answer::write_headers(decision, sets, asked_at, headers);
+        let value_of = |place: usize, name: &str| answer::value_in(asks.get(place)?.descriptor.entries, name);
+        let partitions = Partitions::of(decision, sets, value_of);
+        answer::write_headers(decision, sets, asked_at, &partitions, headers);
     }
 }

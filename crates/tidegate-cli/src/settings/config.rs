@@ -51,6 +51,8 @@ pub(crate) struct Config {
     /// The `X-RateLimit-*` headers
     #[serde(alias = "x-ratelimit")]
     pub(crate) x_ratelimit: XRateLimit,
+    /// The `RateLimit` and `RateLimit-Policy` headers
+    pub(crate) ietf: Ietf,
     /// Envoy's rate limit service
     pub(crate) rls: Rls,
     /// Limitador's clients
@@ -218,6 +220,14 @@ pub(crate) struct XRateLimit {
     pub(crate) reset: Option<ResetForm>,
 }
 
+/// The `RateLimit` and `RateLimit-Policy` headers
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Ietf {
+    /// Sends partition keys (`pk`), hashes made with this secret, which has at least 16 bytes and is the same on all nodes: none are sent by default
+    pub(crate) partition_secret: Option<Secret>,
+}
+
 /// The Redis protocol
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -340,7 +350,7 @@ macro_rules! merged_by_field {
 
 merged_by_field! {
     Config {
-        listen, store, region, regions, rules, headers, x_ratelimit, rls, limitador, resp, tls, access, admin, data, identity, proxy, shedding,
+        listen, store, region, regions, rules, headers, x_ratelimit, ietf, rls, limitador, resp, tls, access, admin, data, identity, proxy, shedding,
         decision_log, limits, workers, drain, log, flags, telemetry, alerts,
     }
     Listen { http, grpc, resp, admin }
@@ -354,6 +364,7 @@ merged_by_field! {
     Sentinel { user, password }
     Rules { source, paths, envoy_config }
     XRateLimit { reset }
+    Ietf { partition_secret }
     Rls { response_headers, header_names, dynamic_metadata, xds }
     Limitador { http_api }
     Resp { password, users, login_timeout, idle_timeout }
@@ -427,6 +438,7 @@ mod tests {
             rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
             headers: [x-ratelimit, ietf]
             x-ratelimit: { reset: delta }
+            ietf: { partition_secret: 0123456789abcdef }
             rls: { response_headers: ietf, header_names: { limit: a, remaining: b, reset: c }, dynamic_metadata: true, xds: { address: 'a:1' } }
             limitador: { http_api: true }
             limits:

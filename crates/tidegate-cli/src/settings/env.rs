@@ -31,12 +31,13 @@ pub(crate) const TOKEN_FILE: &str = "TIDEGATE_TOKEN_FILE";
 pub(crate) const SERVER: &str = "TIDEGATE_SERVER";
 
 /// Variables whose field is a secret or may hold one: each may also be given as a file.
-const SECRETS: [&str; 15] = [
+const SECRETS: [&str; 16] = [
     "TIDEGATE_ADMIN__DATABASE",
     "TIDEGATE_ALERTS__WEBHOOK",
     "TIDEGATE_DECISION_LOG",
     "TIDEGATE_FLAGS__OFREP",
     "TIDEGATE_IDENTITY",
+    "TIDEGATE_IETF__PARTITION_SECRET",
     "TIDEGATE_PROXY",
     "TIDEGATE_REGIONS__HOME",
     "TIDEGATE_RESP__PASSWORD",

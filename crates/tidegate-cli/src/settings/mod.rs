@@ -39,7 +39,7 @@ use flags::Flags;
 use listeners::{ListenerTls, Tokens};
 use proxy::Proxy;
 pub(crate) use regions::{HomeSettings, RegionSettings};
-pub(crate) use store::{StoreSettings, StoreUrl, shows_a_password};
+pub(crate) use store::{SharedSecret, StoreSettings, StoreUrl, shows_a_password};
 use telemetry::{Alerts, Telemetry};
 pub(crate) use values::{Count, Span};
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, ResetForm, RlsHeaders};
@@ -69,6 +69,7 @@ pub(crate) struct Settings {
     pub(crate) control: ControlSettings,
     pub(crate) headers: Vec<HeaderSet>,
     pub(crate) x_reset: ResetForm,
+    pub(crate) partition_secret: Option<SharedSecret>,
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) rls_header_names: Option<rls::HeaderNames>,
     pub(crate) rls_metadata: bool,
@@ -140,6 +141,7 @@ impl Settings {
             rules,
             headers,
             x_ratelimit,
+            ietf,
             rls,
             limitador,
             resp,
@@ -198,6 +200,7 @@ impl Settings {
             rules: rules_of,
             headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),
             x_reset: x_ratelimit.reset.unwrap_or(ResetForm::Unix),
+            partition_secret: SharedSecret::read("ietf.partition_secret", ietf.partition_secret)?,
             rls_headers: rls.response_headers.unwrap_or(RlsHeaders::None),
             rls_header_names: rls.header_names,
             rls_metadata: rls.dynamic_metadata.is_some_and(|Switch(on)| on),

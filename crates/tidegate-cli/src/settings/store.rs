@@ -47,10 +47,15 @@ impl SharedSecret {
     /// Who has one signature could guess a shorter key.
     const SHORTEST: usize = 16;
 
-    fn new(name: &str, secret: &Secret) -> Result<Self, Failure> {
+    /// What `field` has, if it has something.
+    pub(super) fn read(field: &str, secret: Option<Secret>) -> Result<Option<Self>, Failure> {
+        secret.map(|secret| SharedSecret::new(field, &secret)).transpose()
+    }
+
+    fn new(field: &str, secret: &Secret) -> Result<Self, Failure> {
         let secret = secret.reveal().as_bytes();
         if secret.len() < SharedSecret::SHORTEST {
-            let what = format!("store.{name}: it has {} bytes, and needs at least 16", secret.len());
+            let what = format!("{field}: it has {} bytes, and needs at least 16", secret.len());
             return Err(
                 Failure::new(what).hint("take 32 random ones, for instance of `openssl rand -hex 32`")
             );
@@ -113,10 +118,9 @@ impl StoreSettings {
             (None, None) => StoreUrl::Memory,
             (None, Some(password)) => StoreUrl::Memory.with_password(password, "store.password")?,
         };
-        let read =
-            |name, secret: Option<Secret>| secret.map(|secret| SharedSecret::new(name, &secret)).transpose();
-        let lease_secret = read("lease_secret", lease_secret)?;
-        let fleet_secret = read("fleet_secret", fleet_secret)?.or_else(|| lease_secret.clone());
+        let lease_secret = SharedSecret::read("store.lease_secret", lease_secret)?;
+        let fleet_secret =
+            SharedSecret::read("store.fleet_secret", fleet_secret)?.or_else(|| lease_secret.clone());
         Ok(StoreSettings {
             url,
             required: required.is_some_and(|Switch(required)| required),

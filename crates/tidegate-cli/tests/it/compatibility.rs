@@ -71,6 +71,26 @@ fn without_those_settings_none_of_it_is_there() {
 }
 
 #[test]
+fn partition_keys_are_sent_where_they_have_a_secret() {
+    let keys = |sections: &str| {
+        let (mut server, _dir) = serve(sections, &[]);
+        let body = json!({ "domain": "api", "attributes": { "user": "dana" } }).to_string();
+        let check = http::post_json(server.addr("http"), "/v1/check", &body);
+        ["ratelimit-policy", "ratelimit"]
+            .map(|field| Some(check.header(field).unwrap().split_once(";pk=")?.1.to_owned()))
+    };
+    let secret = "ietf: { partition_secret: 'a secret of the fleet' }";
+    let [of_policy, of_limit] = keys(secret);
+    assert!(of_policy.is_some() && of_policy == of_limit, "{of_policy:?} {of_limit:?}");
+    assert_eq!(keys(secret), [of_policy, of_limit], "every node sends the same");
+    assert_eq!(keys(""), [None, None]);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("short.yaml"), "ietf: { partition_secret: hunter2 }\n").unwrap();
+    let short = crate::run_in(dir.path(), &["validate", "--config", "short.yaml"]);
+    assert!(short.contains("ietf.partition_secret: it has 7 bytes") && !short.contains("hunter2"), "{short}");
+}
+
+#[test]
 fn variables_of_envoys_service_are_named_as_ignored() {
     let warning = "variables of envoyproxy/ratelimit are not read";
     let theirs = [("RUNTIME_ROOT", "/data"), ("REDIS_URL", "redis:6379"), ("LOG_FORMAT", "json")];

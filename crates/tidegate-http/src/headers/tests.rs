@@ -6,7 +6,8 @@ use super::*;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn policy(name: &str, quota: u64, window: Duration) -> Policy<'_> {
-    Policy { name: name.into(), quota, window: Some(window), algorithm: Algorithm::SlidingWindow }
+    let algorithm = Algorithm::SlidingWindow;
+    Policy { name: name.into(), quota, window: Some(window), algorithm, partition: None }
 }
 
 /// What an admission of one hit reports.
@@ -28,7 +29,8 @@ fn parse(value: impl AsRef<[u8]>) -> Vec<(String, Vec<(String, String)>)> {
             let value = match value {
                 BareItem::Integer(number) => i64::from(*number).to_string(),
                 BareItem::String(text) => text.as_str().to_owned(),
-                other => panic!("neither number nor text: {other:?}"),
+                BareItem::ByteSequence(bytes) => format!("{bytes:?}"),
+                other => panic!("neither number, text nor bytes: {other:?}"),
             };
             (key.as_str().to_owned(), value)
         });
@@ -108,8 +110,8 @@ fn the_examples_of_the_draft_have_the_same_structure() {
 
 #[test]
 fn places_are_counted_in_concurrent_requests_and_no_clock_returns_them() {
-    let uploads =
-        Policy { name: "uploads".into(), quota: 10, window: None, algorithm: Algorithm::Concurrency };
+    let algorithm = Algorithm::Concurrency;
+    let uploads = Policy { name: "uploads".into(), quota: 10, window: None, algorithm, partition: None };
     let mut headers = HeaderMap::new();
     let left = reported(uploads.clone(), 7, MINUTE);
     sets([HeaderSet::Ietf]).write([uploads].into_iter(), Some(&left), Duration::ZERO, &mut headers);
@@ -139,6 +141,33 @@ fn a_refusal_names_the_time_of_its_retry_after_and_promises_no_more_than_that_br
     let bucket = policy("bucket", 600, Duration::from_secs(600));
     let refused = Reported { retry_after: Some(Duration::from_millis(900)), ..reported(bucket, 2, MINUTE) };
     assert_eq!(promised(&refused), (1, Some(1)));
+}
+
+#[test]
+fn partition_is_a_byte_sequence_of_both_fields() {
+    let parts = |parts: &[&'static str]| {
+        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
+        PartitionSecret::new(b"secret").partition(bytes.into_iter())
+    };
+    let partition = parts(&["rule", "7"]);
+    let mut headers = HeaderMap::new();
+    let ours = per_user();
+    let policy = Policy { partition: Some(partition), ..ours.policy.clone() };
+    let ours = Reported { policy: policy.clone(), ..ours };
+    sets([HeaderSet::Ietf]).write([policy].into_iter(), Some(&ours), Duration::ZERO, &mut headers);
+    let bytes = format!("{:?}", partition.0);
+    assert_eq!(
+        parse(&headers[IETF_POLICY]),
+        [item("per-user", &[("q", "100"), ("w", "60"), ("pk", &bytes)])]
+    );
+    assert_eq!(parse(&headers[IETF_LIMIT]), [item("per-user", &[("r", "42"), ("t", "38"), ("pk", &bytes)])]);
+    // The same parts have the same, and no others; nor has another secret.
+    assert_eq!(parts(&["rule", "7"]), partition);
+    for others in [&["rule", "8"][..], &["rule7", ""], &["rule", "7", ""]] {
+        assert_ne!(parts(others), partition, "{others:?}");
+    }
+    let parts = [&b"rule"[..], b"7"];
+    assert_ne!(PartitionSecret::new(b"another").partition(parts.into_iter()), partition);
 }
 
 #[test]
@@ -207,8 +236,11 @@ proptest! {
     #[test]
     fn any_rule_and_numbers_make_valid_structured_fields(
         name in any::<String>(), limit: u64, remaining: u64, window in 1..u64::MAX, reset: u64,
+        partition: [u8; Partition::BYTES],
     ) {
-        let policy = policy(&name, limit, Duration::from_secs(window));
+        let window_of = Duration::from_secs(window);
+        let policy = Policy { partition: Some(Partition(partition)), ..policy(&name, limit, window_of) };
+        let pk = format!("{partition:?}");
         let cap = |number: u64| number.min(999_999_999_999_999).to_string();
         let mut list = FieldValue::default();
         policy.append_to(&mut list);
@@ -216,7 +248,7 @@ proptest! {
         let parsed = parse(HeaderValue::from(list));
         prop_assert_eq!(parsed.len(), 2);
         prop_assert_eq!(percent_decoded(&parsed[1].0), name.as_bytes());
-        prop_assert_eq!(&parsed[1].1, &[("q".to_owned(), cap(limit)), ("w".to_owned(), cap(window))]);
+        prop_assert_eq!(&parsed[1].1, &[("q".to_owned(), cap(limit)), ("w".to_owned(), cap(window)), ("pk".to_owned(), pk)]);
         let reported = reported(policy, remaining, Duration::from_secs(reset));
         parse(reported.limit_value(Draft::Eleven));
         parse(reported.limit_value(Draft::Next));

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use axum::extract::Query;
-use http::header::{HOST, HeaderMap};
+use http::header::{CONTENT_TYPE, HOST, HeaderMap};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, request};
 use serde::Deserialize;
@@ -16,7 +16,7 @@ use tidegate_http::{GateAnswer, HttpCheck, Refusal, trace_of};
 use tidegate_limiter::{Decision, Patience, ReportKind};
 use tidegate_rules::UnknownDomain;
 
-use super::{Answer, HttpState};
+use super::{Answer, HttpState, JSON};
 use crate::problem::{Kind, Problem};
 
 /// Traefik and Caddy send `X-Forwarded-*`; nginx configurations and ingress controllers send `X-Original-*`.
@@ -107,7 +107,9 @@ impl HttpState {
         match self.gate.admit(&check).await {
             GateAnswer::Admitted(admitted) => {
                 self.warn_of_unread(&admitted.report.decision);
-                Ok(self.told(&admitted.report.decision, None, began).into())
+                let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, JSON)]);
+                admitted.report.write(&mut headers);
+                Ok(self.answered(&admitted.report.decision, None, headers).into())
             }
             GateAnswer::Refused(refusal) if refusal.problem.kind() == Kind::UnknownDomain => {
                 // The gateway's mistake, not the client's: the answer lists the known domains.

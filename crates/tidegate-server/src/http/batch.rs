@@ -101,7 +101,7 @@ impl HttpState {
         let told = decisions
             .into_iter()
             .zip(&entries)
-            .map(|(decision, entries)| decision.map(|decision| self.told(&decision, Some(entries), began)));
+            .map(|(decision, entries)| decision.map(|decision| self.checked(&decision, entries, began)));
         told.collect::<Result<_, _>>().map_err(|error| self.unknown_domain(&error, "checks"))
     }
 }

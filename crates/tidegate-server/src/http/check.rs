@@ -101,7 +101,7 @@ impl HttpState {
         let decided = self.service.limiter.check(&request).await;
         let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
         self.service.traced(trace, Transport::Http, began, check.domain.as_str(), &decision);
-        Ok(self.told(&decision, Some(&entries), began))
+        Ok(self.checked(&decision, &entries, began))
     }
 
     async fn give_back(
@@ -146,16 +146,27 @@ impl HttpState {
         }
     }
 
-    /// The answer to a check of these attributes; `None` if the client did not name them.
-    pub(super) fn told(
+    /// The answer to a check of these attributes.
+    pub(super) fn checked(
         &self,
         decision: &Decision,
-        entries: Option<&[(&str, &[u8])]>,
+        entries: &[(&str, &[u8])],
         began: Timestamp,
     ) -> KeptAnswer {
         let mut headers = HeaderMap::with_capacity(MOST_HEADERS + 1);
         headers.insert(CONTENT_TYPE, JSON);
-        self.service.write_headers(decision, self.service.settings.headers, began, &mut headers);
+        let about = (decision, &[DescriptorAsk::one(entries)][..]);
+        self.service.write_headers(about, self.service.settings.headers, began, &mut headers);
+        self.answered(decision, Some(entries), headers)
+    }
+
+    /// The answer with these headers; `entries` is `None` if the client did not name its attributes.
+    pub(super) fn answered(
+        &self,
+        decision: &Decision,
+        entries: Option<&[(&str, &[u8])]>,
+        headers: HeaderMap,
+    ) -> KeptAnswer {
         let lease = decision.lease.as_ref().map(ToString::to_string);
         let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
         serde_json::to_writer(&mut body, &as_json(decision, entries, lease.as_deref()))

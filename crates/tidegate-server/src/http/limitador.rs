@@ -100,7 +100,7 @@ impl HttpState {
         if asked.response_headers.as_deref() == Some("DRAFT_VERSION_03") {
             let mut headers = HeaderMap::<HeaderValue>::new();
             let sets = HeaderSets::from_iter([HeaderSet::XRatelimit]).with_reset(ResetForm::Delta);
-            self.service.write_headers(&decision, sets, began, &mut headers);
+            self.service.write_headers((&decision, &[]), sets, began, &mut headers);
             answer.headers_mut().extend(headers);
         }
         answer

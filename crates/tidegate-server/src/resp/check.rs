@@ -247,7 +247,8 @@ pub(crate) fn write(
 /// Writes names and values of headers alternately, as over HTTP.
 fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp, to: &mut Replies) {
     let mut headers = HeaderMap::new();
-    answer::write_headers(decision, sets, asked_at, &mut headers);
+    // The sets of a command have no partition keys.
+    answer::write_headers(decision, sets, asked_at, &answer::Partitions::default(), &mut headers);
     to.array(2 * headers.len());
     for (name, value) in &headers {
         to.bulk(name.as_str().as_bytes());

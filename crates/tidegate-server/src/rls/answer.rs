@@ -8,21 +8,22 @@ use std::time::Duration;
 
 use http::HeaderName;
 use tidegate_core::Timestamp;
-use tidegate_limiter::{Decision, DescriptorDecision, LimitReport, Report};
+use tidegate_limiter::{Decision, DescriptorAsk, DescriptorDecision, LimitReport, Report};
 use tidegate_rules::{Rule, envoy_unit};
 
 use super::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 use crate::headers::{HeaderSet, HeaderSets, ResetForm, X_LIMIT, X_REMAINING, X_RESET};
 use crate::service::{OVERRIDE, RlsHeaderNames, Service, rule_name};
 
-/// The answer to a request that came at `began`: the whole `decision`, and each descriptor's outcome with its index in the
-/// decision about it.
+/// The answer to a request that came at `began`: the whole decision and what it is about, and each descriptor's outcome with
+/// its index in the decision about it.
 pub(super) fn response<'d>(
     service: &Service,
-    decision: &Decision,
+    about: (&Decision, &[DescriptorAsk<'_>]),
     descriptors: impl Iterator<Item = (&'d Decision, usize)>,
     began: Timestamp,
 ) -> RateLimitResponse {
+    let decision = about.0;
     let overall = if decision.allowed { Code::Ok } else { Code::OverLimit };
     let mut response = RateLimitResponse {
         overall_code: overall.into(),
@@ -31,8 +32,10 @@ pub(super) fn response<'d>(
     };
     if let Some(set) = service.settings.rls_headers {
         let mut headers = http::HeaderMap::new();
-        let sets = HeaderSets::from_iter([set]).with_reset(service.settings.headers.reset());
-        service.write_headers(decision, sets, began, &mut headers);
+        let of_http = service.settings.headers;
+        let sets =
+            HeaderSets::from_iter([set]).with_reset(of_http.reset()).with_partitions(of_http.partitions());
+        service.write_headers(about, sets, began, &mut headers);
         response.response_headers_to_add = headers.iter().map(header_value).collect();
     }
     if let Some(names) = &service.settings.rls_header_names {
@@ -52,7 +55,7 @@ fn named_headers(
 ) -> Vec<HeaderValue> {
     let mut headers = http::HeaderMap::new();
     let sets = HeaderSets::from_iter([HeaderSet::XRatelimit]).with_reset(ResetForm::Delta);
-    service.write_headers(decision, sets, began, &mut headers);
+    service.write_headers((decision, &[]), sets, began, &mut headers);
     let ours = [X_LIMIT, X_REMAINING, X_RESET];
     let theirs = [&names.limit, &names.remaining, &names.reset];
     let named = |(ours, theirs): (HeaderName, _)| Some(header_value((theirs, headers.get(ours)?)));

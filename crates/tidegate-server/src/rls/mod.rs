@@ -66,7 +66,7 @@ impl Service {
             let decided = self.limiter.check(&for_gateway(&request.domain, &asks)).await;
             decided.map(|decision| {
                 let places = (0..asks.len()).map(|place| (&decision, place));
-                answer::response(self, &decision, places, began)
+                answer::response(self, (&decision, &asks), places, began)
             })
         };
         // An unknown domain is admitted, as Envoy's users expect; the limiter has notified the observer.
@@ -104,12 +104,15 @@ impl Service {
         // Checks with cost 0, which report the current remainder.
         let looks: Vec<DescriptorAsk<'_>> = returned.iter().map(|place| asks[*place]).collect();
         let left = self.limiter.check(&for_gateway(&request.domain, &looks)).await?;
-        let overall = decision.as_ref().unwrap_or(&left);
+        let (overall, about) = match &decision {
+            Some(decision) => (decision, &spends),
+            None => (&left, &looks),
+        };
         let at = |place: usize| match returned.binary_search(&place) {
             Ok(among) => (&left, among),
             Err(among) => (overall, place - among),
         };
-        Ok(answer::response(self, overall, (0..asks.len()).map(at), began))
+        Ok(answer::response(self, (overall, about), (0..asks.len()).map(at), began))
     }
 }
 

@@ -271,7 +271,9 @@ fn service_settings(settings: &Settings) -> ServiceSettings {
         ResetForm::Unix => headers::ResetForm::Unix,
         ResetForm::Delta => headers::ResetForm::Delta,
     };
-    let headers = headers::HeaderSets::from_iter(headers).with_reset(reset);
+    let partitions =
+        settings.partition_secret.as_ref().map(|secret| headers::PartitionSecret::new(secret.bytes()));
+    let headers = headers::HeaderSets::from_iter(headers).with_reset(reset).with_partitions(partitions);
     let rls_header_names = settings.rls_header_names.as_ref().map(|names| RlsHeaderNames {
         limit: names.limit.0.clone(),
         remaining: names.remaining.0.clone(),

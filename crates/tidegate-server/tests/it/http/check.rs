@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_rules::Format;
-use tidegate_server::headers::{HeaderSet, HeaderSets, ResetForm};
+use tidegate_server::headers::{HeaderSet, HeaderSets, PartitionSecret, ResetForm};
 use tidegate_server::service::ServiceSettings;
 use tidegate_testkit::http::Response;
 
@@ -94,6 +94,50 @@ fn resets_are_seconds_left_where_the_configuration_says_so() {
     let world =
         World::with(PER_USER, Format::Native, ServiceSettings { headers, ..ServiceSettings::default() });
     assert_eq!(world.check(&json!({ "user": "42" })).header("x-ratelimit-reset"), Some("60"));
+}
+
+/// The values of `pk` in a field, in order; none where an item has none.
+fn partitions(answer: &Response, field: &str) -> Vec<Option<String>> {
+    let items = answer.header(field).unwrap().split(", ");
+    let pk = |item: &str| Some(item.split_once(";pk=:")?.1.strip_suffix(':').unwrap().to_owned());
+    items.map(pk).collect()
+}
+
+#[test]
+fn partition_keys_tell_quotas_apart_and_name_nobody() {
+    let rules = "{ domain: api, rules: [
+        { name: per-user, key: [user], limits: [3/minute] },
+        { name: per-place, key: [user, region], limits: [100/minute] },
+        { name: all, limits: [900/minute] }] }";
+    let with = |secret: Option<&[u8]>| {
+        let headers = HeaderSets::ALL.with_partitions(secret.map(PartitionSecret::new));
+        World::with(rules, Format::Native, ServiceSettings { headers, ..ServiceSettings::default() })
+    };
+    let world = with(Some(b"a secret of the fleet"));
+    let ask = |world: &World, user: &str, region: &str| {
+        let answer = world.check(&json!({ "user": user, "region": region }));
+        (partitions(&answer, "ratelimit-policy"), partitions(&answer, "ratelimit"))
+    };
+    let (policies, limit) = ask(&world, "dana", "eu");
+    let [Some(user), Some(place), None] = &policies[..] else { panic!("{policies:?}") };
+    assert_eq!(limit, [Some(user.clone())], "the one that is nearest, with the same key");
+    assert_eq!([user.len(), place.len()], [12, 12]);
+    assert_ne!(user, place, "a quota of each rule");
+    assert_eq!(ask(&world, "dana", "eu").0, policies, "the list stays the same");
+    let elsewhere = ask(&world, "dana", "us").0;
+    assert_eq!(elsewhere[0].as_ref(), Some(user));
+    assert_ne!(elsewhere[1].as_ref(), Some(place));
+    assert_ne!(ask(&world, "erin", "eu").0[0].as_ref(), Some(user));
+    // Another node of the fleet makes the same, and nobody without the secret does.
+    assert_eq!(ask(&with(Some(b"a secret of the fleet")), "dana", "eu").0, policies);
+    assert_ne!(ask(&with(Some(b"another secret")), "dana", "eu").0[0].as_ref(), Some(user));
+    assert_eq!(ask(&with(None), "dana", "eu"), (vec![None, None, None], vec![None]));
+    // A refusal is about the same quota, in a batch too, and a request without the key has none.
+    let refused = world.check(&json!({ "user": "dana", "region": "eu" }));
+    assert_eq!(refused.status, 429);
+    assert_eq!(partitions(&refused, "ratelimit"), [Some(user.clone())]);
+    let without = world.check(&json!({}));
+    assert_eq!(partitions(&without, "ratelimit-policy"), [None]);
 }
 
 #[test]

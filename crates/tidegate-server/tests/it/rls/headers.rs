@@ -3,7 +3,7 @@
 use prost_types::value::Kind;
 use tidegate_core::Micros;
 use tidegate_rules::Format;
-use tidegate_server::headers::HeaderSet;
+use tidegate_server::headers::{HeaderSet, HeaderSets, PartitionSecret};
 use tidegate_server::service::{RlsHeaderNames, ServiceSettings};
 
 use crate::world::{START_S, World, descriptor, request};
@@ -86,4 +86,24 @@ async fn metadata_says_rule_and_source_and_what_is_left() {
     assert_eq!(value("rule"), Kind::StringValue("user".to_owned()));
     assert_eq!(value("source"), Kind::StringValue("store".to_owned()));
     assert_eq!(value("remaining"), Kind::NumberValue(1.0));
+}
+
+#[tokio::test]
+async fn partition_keys_are_of_the_descriptor_that_a_rule_matched() {
+    let rules = "{ domain: api, rules: [{ name: per-user, key: [user], limits: [9/minute] }] }";
+    let settings = ServiceSettings {
+        headers: HeaderSets::ALL.with_partitions(Some(PartitionSecret::new(b"a secret of the fleet"))),
+        rls_headers: Some(HeaderSet::Ietf),
+        ..ServiceSettings::default()
+    };
+    let world = World::with(rules, Format::Native, settings);
+    let policies = async |users: &[&str]| {
+        let answer =
+            world.ask(request(users.iter().map(|user| descriptor(&[("user", user)])))).await.unwrap();
+        let header = answer.response_headers_to_add.iter().find(|one| one.key == "ratelimit-policy");
+        header.unwrap().value.split(", ").map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (one, other) = (policies(&["7"]).await, policies(&["8"]).await);
+    assert!(one[0].contains(";pk=:") && one != other, "{one:?} {other:?}");
+    assert_eq!(policies(&["7", "8"]).await, [one, other].concat(), "a policy for each quota");
 }
