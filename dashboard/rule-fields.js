@@ -3,6 +3,7 @@
 import { readFileSync } from 'node:fs';
 
 export const SCHEMA = new URL('../crates/tidegate-rules/src/rules.schema.json', import.meta.url);
+const LONGEST = 100;
 const MODULE = 'virtual:rule-fields';
 
 /** Name and explanation of every field, those of a rule first. A name that means two things has both. */
@@ -30,7 +31,9 @@ export function ruleFields(schema) {
   take({ ...schema, $defs: undefined });
   Object.values(schema.$defs).forEach(take);
   return [...found].map(([name, { texts, values }]) => {
-    const said = [...texts].join(' / ');
+    const all = [...texts].join(' / ');
+    // What does not fit beside a list of names is in the reference.
+    const said = all.length > LONGEST ? all.slice(0, all.lastIndexOf('. ', LONGEST) + 1) || all : all;
     // An explanation that explains each value has them already.
     const listed = [...values].filter((value) => !said.includes(String(value))).length ? [...values].join(' | ') : '';
     return [name, [said, listed].filter(Boolean).join(' ')];

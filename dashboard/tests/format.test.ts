@@ -5,7 +5,6 @@ import { test } from 'node:test';
 import { once, timeLabels } from '../src/lib/axis';
 import { identity, refusedCallers } from '../src/lib/callers';
 import { limitInWords, mean, per, rate } from '../src/lib/format';
-import { worthy } from '../src/lib/limits';
 import { isSecret, readRequest } from '../src/lib/request';
 import type { Cell, Decision, RuleExplanation } from '../src/lib/types';
 import { verdictOf } from '../src/lib/verdict';
@@ -41,14 +40,6 @@ test('no label of an axis stands twice', () => {
   assert.equal(new Set(fine).size, 5);
 });
 
-test('a limit is suggested only by enough callers, and never because refused ones asked for more', () => {
-  const sure = { limit: 98, confidence_percent: 95 };
-  assert.equal(worthy(sure, 5, true), null);
-  assert.equal(worthy(sure, 5, false), sure);
-  assert.equal(worthy(sure, 100, true), sure);
-  assert.equal(worthy({ limit: 3, confidence_percent: 89 }, 5, true), null);
-  assert.equal(worthy(null, 5, true), null);
-});
 
 test('the body of a check is read with its domain', () => {
   const { domain, attributes, ignored } = readRequest('{"domain":"shop","attributes":{"user":"42","n":7}}');

@@ -9,18 +9,6 @@ export function withLimit(text: string, from: number, to: number): string | null
   return null;
 }
 
-/** Below this, too few callers were seen to suggest anything. */
-const LEAST_CONFIDENCE = 90;
-
-/**
- * A suggestion worth showing. None above a limit that refuses: those who asked for more were turned away for it, as a guesser
- * of passwords is, and a limit that lets them in protects nothing.
- */
-export function worthy<S extends { limit: number; confidence_percent: number }>(suggestion: S | null, quota: number, refuses: boolean): S | null {
-  if (!suggestion || suggestion.confidence_percent < LEAST_CONFIDENCE) return null;
-  return refuses && suggestion.limit > quota ? null : suggestion;
-}
-
 /** From this share of a limit on, a caller is close to it. */
 const CLOSE = 0.8;
 
