@@ -138,6 +138,10 @@ async function take(browser, nodes) {
   const link = execFileSync(BINARY, ['login', '--admin', `http://${first.admin}`, '--data', first.data]).toString().trim();
   await page.goto(link);
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  const who = page.getByRole('dialog', { name: 'Who are you?' });
+  await who.getByLabel('Name').fill('ada');
+  await who.getByRole('button', { name: 'Save' }).click();
+  await who.waitFor({ state: 'detached' });
   const hide = page.getByRole('button', { name: 'Hide' });
   if (await hide.count()) await hide.first().click();
   await page.getByRole('figure', { name: 'Requests per second' }).waitFor();

@@ -107,9 +107,9 @@ fn tau(mut part: f64) -> f64 {
 pub(crate) struct Experiments(RwLock<HashMap<String, HashMap<String, Arc<Sides>>>>);
 
 /// By variant, then by hour.
-struct Sides([[Sketch; HOURS as usize]; VARIANTS.len()]);
+struct Sides([[CallerSketch; HOURS as usize]; VARIANTS.len()]);
 
-struct Sketch {
+struct CallerSketch {
     /// Of which hour since 1970.
     hour: AtomicU64,
     registers: Box<[AtomicU8]>,
@@ -158,14 +158,14 @@ impl Experiments {
 
 impl Default for Sides {
     fn default() -> Self {
-        Sides(std::array::from_fn(|_| std::array::from_fn(|_| Sketch::default())))
+        Sides(std::array::from_fn(|_| std::array::from_fn(|_| CallerSketch::default())))
     }
 }
 
-impl Default for Sketch {
+impl Default for CallerSketch {
     fn default() -> Self {
         // No hour: the first that is noted empties it.
-        Sketch {
+        CallerSketch {
             hour: AtomicU64::new(u64::MAX),
             registers: (0..REGISTERS).map(|_| AtomicU8::new(0)).collect(),
         }
@@ -178,7 +178,7 @@ impl Sides {
     }
 }
 
-impl Sketch {
+impl CallerSketch {
     fn note(&self, hour: u64, caller: u64) {
         if self.hour.load(Ordering::Relaxed) != hour && self.hour.swap(hour, Ordering::Relaxed) != hour {
             self.registers.iter().for_each(|register| register.store(0, Ordering::Relaxed));

@@ -9,7 +9,7 @@ use super::signals::Signals;
 pub(super) const SPAN_S: u64 = 10;
 pub(super) const IN_A_ROW: u32 = 3;
 
-/// The kinds that are shares, in the order of [`Counts::events`].
+/// The kinds that are shares, in the order of [`Totals::events`].
 const KINDS: [Kind; 3] = [Kind::Fallback, Kind::Overload, Kind::NodeOverload];
 
 /// A process: its node's name, and when it started.
@@ -23,8 +23,8 @@ pub(super) struct Shares(BTreeMap<NodeId, Watch>);
 struct Watch {
     /// When the current span began, and the counts then and at the last look.
     from_s: u64,
-    began: Counts,
-    last: Counts,
+    began: Totals,
+    last: Totals,
     /// Spans in a row that were too bad, by kind.
     in_a_row: [u32; KINDS.len()],
     /// The shares of the last whole span.
@@ -34,18 +34,18 @@ struct Watch {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Counts {
+struct Totals {
     requests: u64,
     events: [u64; KINDS.len()],
 }
 
-impl Counts {
+impl Totals {
     fn of(one: &Signals) -> Self {
-        Counts { requests: one.requests, events: [one.fallbacks, one.overloads, one.own_lags] }
+        Totals { requests: one.requests, events: [one.fallbacks, one.overloads, one.own_lags] }
     }
 
     /// The shares of the requests since `before`. A node of an older release counts no requests: there, all are.
-    fn shares_since(&self, before: &Counts) -> [f64; KINDS.len()] {
+    fn shares_since(&self, before: &Totals) -> [f64; KINDS.len()] {
         let requests = self.requests.saturating_sub(before.requests);
         std::array::from_fn(|kind| {
             let events = self.events[kind].saturating_sub(before.events[kind]);
@@ -60,7 +60,7 @@ impl Shares {
         let mut before = std::mem::take(&mut self.0);
         let mut found = Vec::new();
         for one in nodes {
-            let (id, now) = ((one.node.clone(), one.started_us), Counts::of(one));
+            let (id, now) = ((one.node.clone(), one.started_us), Totals::of(one));
             let mut watch = before.remove(&id).unwrap_or_else(|| Watch::new(now_s, now));
             let since_last = now.shares_since(&watch.last);
             watch.count(now_s, now, worst);
@@ -80,7 +80,7 @@ impl Shares {
 }
 
 impl Watch {
-    fn new(from_s: u64, now: Counts) -> Self {
+    fn new(from_s: u64, now: Totals) -> Self {
         Watch {
             from_s,
             began: now,
@@ -91,7 +91,7 @@ impl Watch {
         }
     }
 
-    fn count(&mut self, now_s: u64, now: Counts, worst: f64) {
+    fn count(&mut self, now_s: u64, now: Totals, worst: f64) {
         self.last = now;
         // A clock that is set back ends the span too.
         if now_s.abs_diff(self.from_s) < SPAN_S {
