@@ -120,14 +120,18 @@ fn a_refund_that_the_store_did_not_hear_is_an_error() {
 #[test]
 fn what_is_not_there_says_what_is() {
     let world = World::new(PER_USER);
-    for path in ["/", "/v1", "/v1/check/", "/V1/check", "/v1/checks", &format!("/{}", "x".repeat(10_000))] {
+    for path in ["/v1", "/v1/check/", "/V1/check", "/v1/checks", &format!("/{}", "x".repeat(10_000))] {
         let answer = http::get(world.http(), path);
         assert_eq!(answer.status, 404, "{path:.20}");
         assert!(answer.json()["hint"].as_str().unwrap().contains("/openapi.json"));
         assert!(answer.body.len() < 1_000, "{} bytes", answer.body.len());
     }
-    let metrics = http::get(world.http(), "/metrics").json();
-    assert!(metrics["hint"].as_str().unwrap().contains("admin listener"), "{metrics}");
+    for path in ["/", "/admin/v1/rules", "/metrics"] {
+        let answer = http::get(world.http(), path);
+        assert_eq!(answer.status, 404, "{path}");
+        let answer = answer.json();
+        assert!(answer["hint"].as_str().unwrap().contains("admin listener"), "{answer}");
+    }
     // A query changes nothing about where one is.
     assert_eq!(http::get(world.http(), "/healthz?from=probe").status, 200);
 }
