@@ -61,7 +61,7 @@ pub fn wait_for<T>(work: impl Future<Output = T>, patience: Option<Duration>) ->
         return Some(answer);
     }
     let clock = SystemClock::new();
-    let (began, waker) = (clock.now(), Waker::from(Arc::new(Unpark(thread::current()))));
+    let (began, waker) = (clock.uptime(), Waker::from(Arc::new(Unpark(thread::current()))));
     loop {
         if let Poll::Ready(answer) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(answer);
@@ -69,7 +69,7 @@ pub fn wait_for<T>(work: impl Future<Output = T>, patience: Option<Duration>) ->
         match patience {
             None => thread::park(),
             Some(patience) => {
-                let waited = Duration::from(clock.now().since(began));
+                let waited = Duration::from(clock.uptime().saturating_sub(began));
                 thread::park_timeout(patience.checked_sub(waited)?);
             }
         }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Over, Timestamp};
 use tidegate_rules::Coordination;
-use tidegate_store::Spend;
+use tidegate_store::{Clock, Spend};
 
 use crate::answer::Answer;
 use crate::cell::{CellAsk, CellPolicy};
@@ -49,7 +49,7 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
         }
     }
     let mut classified = Classified::default();
-    let mut nodes = NodesSeen { remote, now, seen: SmallVec::new() };
+    let mut nodes = NodesSeen { remote, seen: SmallVec::new() };
     let is_here = |ask: &CellAsk<'_>| match limiter.local.coordination(ask) {
         Coordination::Local => true,
         // A share is counted hit by hit: what may go over it is the store's.
@@ -90,7 +90,6 @@ fn keeps_up(ask: &CellAsk<'_>, sync_every: Micros) -> bool {
 /// The breaker state of each node, checked once.
 struct NodesSeen<'r> {
     remote: &'r Remote,
-    now: Timestamp,
     seen: SmallVec<[(usize, bool); 2]>,
 }
 
@@ -104,7 +103,7 @@ impl NodesSeen<'_> {
         if let Some((_, answers)) = self.seen.iter().find(|(seen, _)| *seen == node) {
             return *answers;
         }
-        let answers = self.remote.breakers.lets_pass(node, self.now);
+        let answers = self.remote.breakers.lets_pass(node, self.remote.clock.uptime());
         self.seen.push((node, answers));
         answers
     }
@@ -140,7 +139,7 @@ mod tests {
 
     use tidegate_core::{Ask, FixedWindow, Group, Limit, Scope, Touch};
     use tidegate_rules::{Format, OnStoreFailure, RuleSet, Source};
-    use tidegate_store::{CellKey, Clock, MemoryConfig, MemoryStore};
+    use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore};
 
     use super::*;
     use crate::config::{LimiterConfig, RemoteConfig};
@@ -160,19 +159,23 @@ mod tests {
         }
     }
 
-    fn limiter() -> Limiter {
+    fn limiter(clock: &Arc<ManualClock>) -> Limiter {
         let rules = Source::new("rules.yaml", "{ domain: api, rules: [{ name: r, limits: [1/h] }] }");
         let rules = RuleSet::compile(&[rules], Format::Native).expect("they compile");
         let store = MemoryStore::new(MemoryConfig::new().max_cells(100).max_log_bytes(1 << 16));
         let mut remote = RemoteConfig::new(Arc::new(NoRuntime));
         // A share of an approximate limit needs a fleet of a known size.
         remote.expected_nodes = NonZeroU64::new(1);
-        Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)).over_a_network(remote))
+        let mut config =
+            LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)).over_a_network(remote);
+        config.clock = clock.clone();
+        Limiter::new(config)
     }
 
     #[test]
     fn classifying_a_request_again_and_again_says_the_same_and_changes_nothing() {
-        let limiter = limiter();
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_000_000_000)));
+        let limiter = limiter(&clock);
         let remote = limiter.remote.as_ref().expect("its store is over a network");
         let limit = Limit::FixedWindow(FixedWindow::new(1, Micros::from_secs(3_600)).expect("a fine limit"));
         let scope = Scope::new(&[b"api", b"r"]);
@@ -186,28 +189,27 @@ mod tests {
         let policies = [Coordination::Local, approximate, Coordination::Exact]
             .map(|coordination| CellPolicy { coordination, on_store_failure: OnStoreFailure::Closed });
         let cells = Cells::new(&limiter.hasher, &spends, policies.into_iter());
-        let began = limiter.clock.now();
-        let classified = |now| {
-            let Classified { deny, local, store, away } = classify(&limiter, remote, &cells, now);
+        let classified = || {
+            let Classified { deny, local, store, away } = classify(&limiter, remote, &cells, clock.now());
             (deny.is_some(), local.to_vec(), store.to_vec(), away.to_vec())
         };
         let by_the_store = (false, vec![0, 1], vec![2], vec![]);
         let by_its_policy = (false, vec![0, 1], vec![], vec![2]);
-        let is_settled_as = |now, expected: &_, state| {
+        let is_settled_as = |expected: &_, state| {
             for _ in 0..10 {
-                assert_eq!(&classified(now), expected);
+                assert_eq!(&classified(), expected);
                 assert_eq!(remote.breakers.state(0), state);
             }
         };
-        is_settled_as(began, &by_the_store, BreakerState::Closed);
+        is_settled_as(&by_the_store, BreakerState::Closed);
         for _ in 0..3 {
-            remote.breakers.failed(0, began, began);
+            remote.breakers.failed(0, clock.uptime(), clock.uptime());
         }
-        is_settled_as(began, &by_its_policy, BreakerState::Open);
+        is_settled_as(&by_its_policy, BreakerState::Open);
         // Its time is up: one request may go to see, and nobody has.
-        let later = began + Micros::from_secs(30);
-        is_settled_as(later, &by_the_store, BreakerState::Open);
-        assert!(remote.breakers.claim(0, later).0, "the trial is still to be had");
+        clock.advance(Micros::from_secs(30));
+        is_settled_as(&by_the_store, BreakerState::Open);
+        assert!(remote.breakers.claim(0, clock.uptime()).0, "the trial is still to be had");
         assert_eq!(spends.map(|spend| limiter.local.look(spend).remaining), [1; 3], "nothing is spent");
     }
 }

@@ -142,7 +142,7 @@ impl<'p> PendingCheck<'p> {
         for place in store.into_iter().chain(taken_by_others) {
             let node = remote.node_of(self.cells.asks[place].spend.cell.tag);
             let is_home = self.limiter.local.home(&self.cells.asks[place]).is_some();
-            let is_asked = !is_home && !self.cells.without_the_store && claims.claim(node, now);
+            let is_asked = !is_home && !self.cells.without_the_store && claims.claim(node);
             if is_asked { self.store.push(place) } else { away.push(place) }
         }
         if !away.is_empty() && away.iter().all(|place| self.limiter.home_is_late(&self.cells.asks[*place])) {

@@ -96,6 +96,10 @@ impl Entry {
 
     pub(super) fn learn(&mut self, cell: &CellAsk<'_>, outcome: Outcome, when: AnswerTimes) {
         let (limit, version) = (cell.limit(), cell.limit().fingerprint());
+        // What is from after this answer's arrival is not newer: the clock was set back since.
+        if self.sent > when.received {
+            (self.sent, self.refusal) = (when.sent, None);
+        }
         // Answers overtake each other. One from before the cell was changed, or older than the entry, is ignored.
         if when.sent < self.sent || (when.sent == self.void_until && self.void_until > Timestamp::default()) {
             return;

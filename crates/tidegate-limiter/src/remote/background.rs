@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Charge, Hits, Micros, Timestamp};
+use tidegate_core::{Charge, Hits, Micros};
 use tidegate_store::{CellCharge, Clock, Record, Request, Spend, Stamped, StoreError};
 
 use super::{Remote, RequestNames};
@@ -39,7 +39,7 @@ impl Remote {
         life: &Lifecycle,
     ) -> End {
         let _probing = self.start_probing();
-        let mut next_beat = self.clock.now();
+        let mut next_beat = self.clock.uptime();
         let mut next_key = next_beat;
         let mut next_look = next_beat;
         let mut next_sync = next_beat + sync_every(rules);
@@ -47,42 +47,42 @@ impl Remote {
             if let Some(end) = life.ending() {
                 return end;
             }
-            let now = self.clock.now();
-            if is_due(next_beat, now) {
-                next_beat = now + LOOK_EVERY + LOOK_EVERY;
+            let uptime = self.clock.uptime();
+            if uptime >= next_beat {
+                next_beat = uptime + LOOK_EVERY + LOOK_EVERY;
                 self.beat().await;
                 self.local.memory.sweep(SWEEP_PARTS);
-                self.local.approximate.sweep(now);
+                self.local.approximate.sweep(self.clock.now());
             }
-            if is_due(next_look, now) {
-                next_look = now + LOOK_EVERY;
+            if uptime >= next_look {
+                next_look = uptime + LOOK_EVERY;
                 self.readmit().await;
                 self.pay_debts().await;
                 self.give_orphans_back().await;
                 self.return_hits().await;
                 self.write_what_is_unwritten(names).await;
             }
-            if is_due(next_key, now) {
+            if uptime >= next_key {
                 let shared = self.share_lease_key(lease_keys).await;
-                next_key = now + if shared { LEASE_KEY_EVERY } else { LOOK_EVERY };
+                next_key = uptime + if shared { LEASE_KEY_EVERY } else { LOOK_EVERY };
             }
-            if is_due(next_sync, now) {
+            if uptime >= next_sync {
                 self.reconcile().await;
-                next_sync = self.clock.now() + sync_every(rules);
+                next_sync = self.clock.uptime() + sync_every(rules);
             }
-            let now = self.clock.now();
             let next = next_beat.min(next_look).min(next_sync).min(next_key);
-            self.pause(next.since(now).max(Micros::from_millis(1)), life).await;
+            let pause = next.saturating_sub(self.clock.uptime());
+            self.pause(pause.max(Micros::from_millis(1)), life).await;
         }
     }
 
     /// Sends a heartbeat, and learns the number of live limiters.
     async fn beat(&self) {
-        let (sent, began) = (self.clock.now(), self.clock.uptime());
+        let began = self.clock.uptime();
         self.local.fleet.joined.store(true, Ordering::Relaxed);
         let heartbeat = self.store.heartbeat(self.local.fleet.member, MEMBER_TTL).answer();
         let answer = self.attend(self.timeout, heartbeat).await;
-        self.observer.store_called(StoreCall::Heartbeat, self.clock.now().since(sent));
+        self.observer.store_called(StoreCall::Heartbeat, self.clock.uptime().saturating_sub(began));
         match answer.unwrap_or_else(|| Err(self.timed_out(&[0], self.timeout))) {
             Ok(size) => {
                 self.local.fleet.heard(size, self.clock.now());
@@ -234,9 +234,4 @@ fn with_its_cause(error: &StoreError) -> String {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
-}
-
-/// A clock that stepped back must not delay anything.
-fn is_due(when: Timestamp, now: Timestamp) -> bool {
-    now >= when || when.since(now) > LEASE_KEY_EVERY
 }

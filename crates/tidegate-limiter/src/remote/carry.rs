@@ -406,21 +406,21 @@ impl Remote {
             return CallEnd::Silence;
         }
         self.observer.store_failed(error);
-        self.blame(nodes, error, sent.at);
+        self.blame(nodes, error, sent.uptime);
         CallEnd::Failed
     }
 
     /// Reports the refusal of a call to the breaker of the node that refused. If a call over several does not say which, the
     /// prober will.
-    pub(super) fn blame(&self, nodes: &[usize], error: &StoreError, sent: Timestamp) {
+    pub(super) fn blame(&self, nodes: &[usize], error: &StoreError, sent: Micros) {
         // One key has more than the store keeps of one: the others there must not suffer for it.
         if matches!(error, StoreError::TooLarge { .. }) {
             return;
         }
-        let now = self.clock.now();
+        let uptime = self.clock.uptime();
         let is_named = |node: &&usize| nodes.len() == 1 || self.store.endpoint(**node) == error.endpoint();
         for &node in nodes.iter().filter(is_named) {
-            self.tell(self.breakers.failed(node, sent, now));
+            self.tell(self.breakers.failed(node, sent, uptime));
         }
     }
 

@@ -117,7 +117,7 @@ impl Remote {
             }
             Err(error) => {
                 if !error.is_late() {
-                    self.blame(nodes, &error, sent.at.at);
+                    self.blame(nodes, &error, sent.at.uptime);
                 }
                 self.observer.late_call(LateCall::Lost);
             }
@@ -136,10 +136,10 @@ impl Remote {
                 && !self.has_answered_since(**node, late_since)
         };
         let behind = || nodes.iter().filter(is_behind).map(|node| self.stats_of(*node));
-        let now = self.clock.now();
+        let uptime = self.clock.uptime();
         // A call takes the turns only if it may try all of them.
-        behind().all(|way| way.next_try.is_due(now, self.timeout))
-            && behind().all(|way| way.next_try.take(now, self.timeout))
+        behind().all(|way| way.next_try.is_due(uptime))
+            && behind().all(|way| way.next_try.take(uptime, self.timeout))
     }
 
     /// Does background work within the time for which late calls are awaited, again while it certainly was not applied: after a

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::Micros;
 use tidegate_store::{Clock, Slice, Store, StoreError};
 
 use crate::answer::Answer;
@@ -95,7 +95,7 @@ pub(crate) struct RemoteParts {
 struct NodeStats {
     /// What the prober says of it.
     state: Mutex<ServerState>,
-    /// When the last probe was sent that it decided in time.
+    /// The uptime at which the last probe was sent that it decided in time.
     proved_alive: AtomicU64,
     /// The uptime at which it last answered a call in time.
     answered_at: AtomicU64,
@@ -113,27 +113,25 @@ struct NodeStats {
     is_settled_with: AtomicBool,
 }
 
-/// The time before which something is not done again.
+/// The uptime before which something is not done again.
 #[derive(Default)]
 struct NotBefore(AtomicU64);
 
 impl NotBefore {
-    fn is_due(&self, now: Timestamp, pause: Micros) -> bool {
-        let next = self.0.load(Ordering::Relaxed);
-        // A clock that stepped back must not prolong the wait.
-        now.as_micros() >= next || next - now.as_micros() > pause.get()
+    fn is_due(&self, uptime: Micros) -> bool {
+        uptime.get() >= self.0.load(Ordering::Relaxed)
     }
 
     /// Whether it is due and this caller does it: then nobody else does for `pause`.
-    fn take(&self, now: Timestamp, pause: Micros) -> bool {
+    fn take(&self, uptime: Micros, pause: Micros) -> bool {
         let next = self.0.load(Ordering::Relaxed);
-        let then = now.as_micros().saturating_add(pause.get());
-        self.is_due(now, pause)
+        let then = uptime.get().saturating_add(pause.get());
+        uptime.get() >= next
             && self.0.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    fn put_off(&self, now: Timestamp, pause: Micros) {
-        self.0.store(now.as_micros().saturating_add(pause.get()), Ordering::Relaxed);
+    fn put_off(&self, uptime: Micros, pause: Micros) {
+        self.0.store(uptime.get().saturating_add(pause.get()), Ordering::Relaxed);
     }
 }
 
@@ -177,11 +175,11 @@ pub(crate) struct Claims<'r> {
 
 impl Claims<'_> {
     /// Claims `node` if its breaker lets one more request pass; called once per node and request.
-    pub(crate) fn claim(&mut self, node: usize, now: Timestamp) -> bool {
+    pub(crate) fn claim(&mut self, node: usize) -> bool {
         if self.remote.breakers.all_closed() || self.nodes.contains(&node) {
             return true;
         }
-        let (passes, change) = self.remote.breakers.claim(node, now);
+        let (passes, change) = self.remote.breakers.claim(node, self.remote.clock.uptime());
         self.remote.tell(change);
         if passes {
             self.nodes.push(node);
@@ -389,8 +387,8 @@ impl Remote {
     }
 
     fn claim_all(&self, nodes: &[usize]) -> Result<(), StoreError> {
-        let (mut claims, now) = (self.claims(), self.clock.now());
-        if let Some(away) = nodes.iter().find(|node| !claims.claim(**node, now)) {
+        let mut claims = self.claims();
+        if let Some(away) = nodes.iter().find(|node| !claims.claim(**node)) {
             return Err(self.breaker_is_open(*away));
         }
         claims.sent();
@@ -477,14 +475,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_off_is_due_after_its_pause_and_once_the_clock_was_set_back() {
-        let (pause, at) = (Micros::from_millis(100), Timestamp::from_micros);
+    fn what_was_put_off_is_due_after_its_pause() {
+        let (pause, at) = (Micros::from_millis(100), Micros::new);
         let next = NotBefore::default();
-        assert!(next.is_due(at(5_000_000), pause), "at first");
+        assert!(next.is_due(at(5_000_000)), "at first");
         next.put_off(at(5_000_000), pause);
-        assert!(!next.is_due(at(5_099_999), pause));
-        assert!(next.is_due(at(5_100_000), pause));
-        assert!(next.is_due(at(1_000_000), pause), "the clock was set back by four seconds");
+        assert!(!next.is_due(at(5_099_999)));
+        assert!(next.is_due(at(5_100_000)));
         assert!(next.take(at(5_100_000), pause) && !next.take(at(5_100_000), pause), "once");
     }
 }

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::Micros;
 use tidegate_store::{Clock, Slice};
 
 use super::judge::{Judge, ServerState};
@@ -44,7 +44,7 @@ impl Remote {
             // A node without an endpoint holds no cells.
             if self.store.endpoint(node).is_empty() {
                 judge = Judge::new(self.timeout);
-                self.stats_of(node).proved_alive.store(self.clock.now().as_micros(), Ordering::Relaxed);
+                self.stats_of(node).proved_alive.store(self.clock.uptime().get(), Ordering::Relaxed);
             } else {
                 self.probe(node, &mut judge).await;
             }
@@ -58,7 +58,7 @@ impl Remote {
 
     /// Makes `node` decide something, and tells its judge.
     async fn probe(self: &Arc<Self>, node: usize, judge: &mut Judge) {
-        let sent = self.clock.now();
+        let sent = self.clock.uptime();
         let mut answer = pin!(self.store.probe(node).answer());
         let mut took = Micros::ZERO;
         while took < LONGEST_PROBE.max(Judge::silence(self.timeout)) {
@@ -75,7 +75,7 @@ impl Remote {
             match answer {
                 None => self.publish(node, judge),
                 Some(answer) => {
-                    self.observer.store_called(StoreCall::Probe, self.clock.now().since(sent));
+                    self.observer.store_called(StoreCall::Probe, self.clock.uptime().saturating_sub(sent));
                     return match answer {
                         Ok(()) => self.decided(node, judge, sent, took),
                         Err(_) => judge.refused(),
@@ -92,10 +92,10 @@ impl Remote {
         }
     }
 
-    fn decided(&self, node: usize, judge: &mut Judge, sent: Timestamp, took: Micros) {
+    fn decided(&self, node: usize, judge: &mut Judge, sent: Micros, took: Micros) {
         judge.decided(took);
         if judge.state() == ServerState::Alive {
-            self.stats_of(node).proved_alive.store(sent.as_micros(), Ordering::Relaxed);
+            self.stats_of(node).proved_alive.store(sent.get(), Ordering::Relaxed);
         }
     }
 
@@ -104,7 +104,7 @@ impl Remote {
         let state = judge.state();
         let before = self.stats_of(node).set_state(state);
         if state == ServerState::Failed && before != ServerState::Failed {
-            self.tell(self.breakers.open(node, self.clock.now()));
+            self.tell(self.breakers.open(node, self.clock.uptime()));
         }
     }
 
@@ -113,7 +113,7 @@ impl Remote {
     pub(super) fn was_late(&self, node: usize) {
         let is_trial = || self.breakers.state(node) == BreakerState::HalfOpen;
         if self.stats_of(node).state() == ServerState::Failed || is_trial() {
-            self.tell(self.breakers.open(node, self.clock.now()));
+            self.tell(self.breakers.open(node, self.clock.uptime()));
         }
     }
 
@@ -128,7 +128,7 @@ impl Remote {
 
     fn is_back(&self, node: usize) -> bool {
         let way = self.stats_of(node);
-        let proved = Timestamp::from_micros(way.proved_alive.load(Ordering::Relaxed));
+        let proved = Micros::new(way.proved_alive.load(Ordering::Relaxed));
         way.state() == ServerState::Alive && self.breakers.opened_before(node, proved)
     }
 }

@@ -56,8 +56,8 @@ impl Remote {
     /// Settles with `node` in the background. What is owed may all be owed to other nodes: then there is a pause before this
     /// one is looked at again, because it answers thousands of calls a second, and each look reads all debts.
     fn settle_soon(self: &Arc<Self>, node: usize) {
-        let now = self.clock.now();
-        if !self.stats_of(node).next_settlement.is_due(now, NOTHING_OWED_PAUSE) {
+        let uptime = self.clock.uptime();
+        if !self.stats_of(node).next_settlement.is_due(uptime) {
             return;
         }
         let remote = self.clone();
@@ -65,7 +65,7 @@ impl Remote {
             if remote.local.ledger.owes(|cell| remote.store.node_of(cell.tag()) == node) {
                 remote.settle_with(node).await;
             } else {
-                remote.stats_of(node).next_settlement.put_off(now, NOTHING_OWED_PAUSE);
+                remote.stats_of(node).next_settlement.put_off(uptime, NOTHING_OWED_PAUSE);
             }
         }));
     }

@@ -44,7 +44,7 @@ impl Remote {
     /// Waits for the next take of this cell; `None` if it cannot be had now.
     pub(crate) fn fund(self: &Arc<Self>, ask: &CellAsk<'_>) -> Option<Funded> {
         let node = self.store.node_of(ask.spend.cell.tag);
-        if !self.breakers.lets_pass(node, self.clock.now()) {
+        if !self.breakers.lets_pass(node, self.clock.uptime()) {
             return None;
         }
         let (ticket, waiter) = Ticket::new(());

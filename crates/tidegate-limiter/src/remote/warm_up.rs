@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Ask, Charge, Group, Hits, LeaseId, Limit, Micros, Scope, Timestamp, Touch};
+use tidegate_core::{Algorithm, Ask, Charge, Group, Hits, LeaseId, Limit, Micros, Scope, Touch};
 use tidegate_store::{CellCharge, CellKey, Clock, LeaseRef, Request, Spend};
 
 use super::Remote;
@@ -30,13 +30,13 @@ impl Remote {
         keys: &LeaseKeys,
         patience: Micros,
     ) -> bool {
-        let until = self.clock.now() + patience;
+        let until = self.clock.uptime() + patience;
         loop {
             if self.is_in_touch(keys).await {
                 self.load_scripts(rules, until).await;
                 return true;
             }
-            if self.clock.now() >= until {
+            if self.clock.uptime() >= until {
                 return false;
             }
             self.runtime.sleep(TRY_EVERY).await;
@@ -61,7 +61,7 @@ impl Remote {
 
     /// Looks at unused cells of each node, as calls would. Which script a call needs depends on the kinds of limits in it, and
     /// on whether a request has several: calls carry the requests of a moment, so any of these kinds may come together.
-    async fn load_scripts(&self, rules: &ArcSwap<Snapshot>, until: Timestamp) {
+    async fn load_scripts(&self, rules: &ArcSwap<Snapshot>, until: Micros) {
         let snapshot = rules.load_full();
         let tags = self.tag_of_each_node();
         let mut kinds: Vec<&Limit> = Vec::new();
@@ -74,7 +74,7 @@ impl Remote {
         let sets = sets_of(&kinds);
         for set in &sets {
             for tag in &tags {
-                if self.clock.now() >= until {
+                if self.clock.uptime() >= until {
                     return;
                 }
                 self.look_at(set, tag.as_bytes()).await;
@@ -82,7 +82,7 @@ impl Remote {
         }
         for set in &sets {
             for tag in &tags {
-                if self.clock.now() >= until {
+                if self.clock.uptime() >= until {
                     return;
                 }
                 self.change_nothing(set, tag.as_bytes()).await;
