@@ -93,6 +93,7 @@ fn memcached_flood_of_one_key_costs_hardly_any_commands() {
     let server = Memcached::start();
     let node = Node::ready(&Memcached::url_of(&[&server]), PATIENT, THOUSAND);
     let flood = flood_one_key(&node, || commands(&server) as f64);
-    // One a second, and what a busy machine shifts between the two spans.
-    assert!(flood < 3.0, "{flood} commands a second for one key that is refused");
+    // Two calls a second: one that asks again, and one for those who came meanwhile. Each reads the item, and the server's time with
+    // it. And what a busy machine shifts between the two spans.
+    assert!(flood < 10.0, "{flood} commands a second for one key that is refused");
 }

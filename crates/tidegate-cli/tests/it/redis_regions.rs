@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_testkit::{Fault, FaultProxy, Redis, eventually};
 
-use crate::redis_world::{Node, PATIENCE, PATIENT, alone, check, now, pass, tell};
+use crate::redis_world::{Node, PATIENCE, PATIENT, RECOVERED, alone, check, now, pass, tell};
 
 const LIMIT: usize = 600;
 const WINDOW: Duration = Duration::from_secs(5);
@@ -116,27 +116,31 @@ fn three_regions_keep_a_global_limit_while_demand_moves_and_a_link_breaks() {
         nodes.iter().all(|node| node.readyz() == "ready\n")
     });
     let clock = HomeClock::read(&redises[0]);
-    let mut all = Vec::new();
+    // The demand moves in the middle of a window, where the next region needs what the last one holds, and at its end.
+    let mut all = ask(&nodes, [5; 3], until_next_window(&clock));
     for busy in 0..3 {
         let mut rates = [5; 3];
         rates[busy] = 150;
-        all.extend(ask(&nodes, rates, WINDOW));
+        all.extend(ask(&nodes, rates, WINDOW * 3 / 2));
     }
     let steady = all.len();
     links[2].set(Fault::Blackhole);
     all.extend(ask(&nodes, [60, 60, 60], WINDOW));
-    let cut_off = steady..all.len();
     links[2].set(FAR);
+    let back = now();
     all.extend(ask(&nodes, [60, 60, 60], WINDOW));
 
     let admitted = admitted(&all, &clock);
     // What others admit before a node hears of it: within `sync_every`, a round trip, and as long as a busy machine keeps a node from
-    // asking: 2 s. Of the region that is cut off, a third of all, that is whatever it is asked for.
-    let asked_in = |some: &[Asked], window: u64| {
-        some.iter().filter(|one| one.rule == "eventual" && clock.window_of(one) == Some(window)).count()
+    // asking: 2 s. Of the region that is cut off, a third of all, that is whatever it is asked for, until it is in touch again.
+    let asked_in = |some: &[Asked], window: u64, until: Instant| {
+        let is_one = |one: &&Asked| one.rule == "eventual" && one.sent < until;
+        some.iter().filter(is_one).filter(|one| clock.window_of(one) == Some(window)).count()
     };
-    let unheard =
-        |window: u64| asked_in(&all, window) * 2_000 / 5_000 + asked_in(&all[cut_off.clone()], window) / 3;
+    let unheard = |window: u64| {
+        let cut_off = asked_in(&all[steady..], window, back + RECOVERED) / 3;
+        asked_in(&all, window, now()) * 2_000 / 5_000 + cut_off
+    };
     tell!("admitted by window of {LIMIT}: {admitted:?}");
     for ((rule, window), admitted) in &admitted {
         match *rule {
