@@ -105,6 +105,19 @@ fn every_code_block_says_whether_a_test_runs_it() {
     expect_none(&wrong, &hint);
 }
 
+#[test]
+fn no_entry_of_the_changelog_stands_twice() {
+    // Merged line by line (`merge=union`), the file keeps what one side added and the other moved twice.
+    let text = read(Path::new("CHANGELOG.md"));
+    let mut seen = BTreeSet::new();
+    let entries = text.lines().filter(|line| line.starts_with("- "));
+    let twice: Vec<String> = entries.filter(|line| !seen.insert(*line)).map(str::to_owned).collect();
+    assert!(seen.len() > 100, "the entries have moved");
+    expect_none(&twice, "an entry of CHANGELOG.md stands once");
+    let first = text.lines().find(|line| line.starts_with("## "));
+    assert_eq!(first, Some("## Unreleased"), "new entries stand above the releases");
+}
+
 /// README.md and what else stands beside it, and every page below docs.
 fn pages() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
