@@ -233,4 +233,28 @@ mod tests {
         let rows = BENCHES.iter().map(|bench| (bench.package.to_owned(), bench.target.to_owned())).collect();
         assert_eq!(targets, rows, "hint: the rows are in xtask/src/bench.rs");
     }
+
+    #[test]
+    fn benchmarks_md_names_every_benchmark_and_pages_name_none_that_is_gone() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives in the workspace root");
+        let named = |page: &str| -> BTreeSet<String> {
+            let text = std::fs::read_to_string(root.join(page)).expect("the page is there");
+            let names = text.split("`cargo xtask bench ").skip(1);
+            let name = |rest: &str| rest.split(['`', ' ']).next().map(str::to_owned);
+            names.filter_map(name).collect()
+        };
+        let benches: BTreeSet<String> = BENCHES.iter().map(|bench| bench.name.to_owned()).collect();
+        assert_eq!(named("docs/benchmarks.md"), benches, "a benchmark has a row in docs/benchmarks.md");
+        for page in [
+            "README.md",
+            "docs/guides/choosing.md",
+            "docs/guides/control-plane.md",
+            "docs/guides/installing.md",
+            "docs/guides/telemetry.md",
+            "docs/operate/sizing.md",
+            "docs/operate/stores.md",
+        ] {
+            assert!(named(page).is_subset(&benches), "{page} names {:?}", named(page));
+        }
+    }
 }
