@@ -271,3 +271,49 @@ fn cannot(path: &Path, error: &std::io::Error) -> Failure {
         hint: "look at that path, then run it again".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_name_packages_as_they_are_called() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives in the workspace root");
+        let version = version(root).expect("the workspace has a version");
+        let dist =
+            Dist { root: root.to_owned(), out: PathBuf::new(), version, machine: "x86_64", built: None };
+        let packages =
+            [format!("{}.tar.gz", dist.name()), text(&deb::file(&dist)), text(&image::file(&dist))];
+        let image = format!("tidegate:{}", dist.version);
+        for (page, all) in
+            [("README.md", true), ("docs/guides/installing.md", false), ("deploy/compose.yaml", false)]
+        {
+            let page_text = dist.read(&root.join(page)).expect("the page is there");
+            let word_ends = |c: char| c.is_whitespace() || "`'\"|)".contains(c);
+            let words: Vec<&str> = page_text.split(word_ends).collect();
+            for word in &words {
+                let name = word.rsplit('/').next().unwrap_or_default();
+                let is_of_a_version = |start: &str| {
+                    name.strip_prefix(start)
+                        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+                };
+                if is_of_a_version("tidegate-") || is_of_a_version("tidegate_") {
+                    assert!(
+                        packages.iter().any(|package| package == name),
+                        "{page} names {word}, not one of {packages:?}"
+                    );
+                }
+                if is_of_a_version("tidegate:") {
+                    assert_eq!(name, image, "{page}");
+                }
+            }
+            for package in packages.iter().filter(|_| all) {
+                let path = format!("target/packages/{package}");
+                assert!(
+                    words.iter().any(|word| word.trim_start_matches("./") == path),
+                    "{page} has no {path}"
+                );
+            }
+        }
+    }
+}

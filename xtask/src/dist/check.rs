@@ -70,18 +70,22 @@ fn archive(dist: &Dist) -> Result<(), Failure> {
     serves(Command::new(&binary).args(args), &to)
 }
 
-/// The service file names the binary where the package puts it.
+/// The service file leaves the server no more than docs/guides/installing.md says.
 fn unit(dist: &Dist) -> Result<(), Failure> {
-    let unit = text(&dist.root.join("deploy/systemd/tidegate.service"));
     if !CommandLine::new(["systemd-analyze", "--version"]).succeeds(&dist.root) {
         eprintln!("not tried: the service file, because systemd-analyze is not installed");
         return Ok(());
     }
-    // Exposure from 0 (none) to 10, as systemd counts it.
-    let score = CommandLine::new(["systemd-analyze", "security", "--offline=true", "--threshold=15", &unit]);
-    let printed = dist.output(&score)?;
-    println!("{}", printed.lines().last().unwrap_or_default());
+    println!("{}", exposure(&dist.root, &dist.root.join("deploy/systemd/tidegate.service"))?);
     Ok(())
+}
+
+/// What systemd says of a service's exposure, from 0 (none) to 10; an error above 1.2.
+fn exposure(root: &Path, unit: &Path) -> Result<String, Failure> {
+    let unit = text(unit);
+    let score = CommandLine::new(["systemd-analyze", "security", "--offline=true", "--threshold=12", &unit]);
+    let printed = score.output(root).ok_or_else(|| Failure::of_command(&score, "it is above 1.2"))?;
+    Ok(printed.lines().last().unwrap_or_default().to_owned())
 }
 
 /// Installs the package into a root of its own, looks, removes it and purges it.
@@ -116,6 +120,13 @@ fn package(dist: &Dist) -> Result<(), Failure> {
     ] {
         expect(has(path), &format!("the package installs /{path}"))?;
     }
+    let unit = dist.read(&root.join("usr/lib/systemd/system/tidegate.service"))?;
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/")).unwrap_or_default();
+    let files: Vec<&str> = start.split_whitespace().filter(|word| word.contains('/')).collect();
+    expect(
+        files.len() == 2 && files.iter().all(|file| has(file.trim_start_matches('/'))),
+        "the service starts the binary and reads the configuration where the package puts them",
+    )?;
     let users = dist.read(&root.join("etc/passwd"))?;
     expect(users.contains("\ntidegate:x:"), "the package makes its user")?;
     let mode =
@@ -173,4 +184,29 @@ pub(super) fn fresh(dist: &Dist, name: &str) -> Result<PathBuf, Failure> {
     let _ = fs::remove_dir_all(&dir);
     dist.make(&dir)?;
     Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_is_exposed_no_more_than_the_guide_says() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives in the workspace root");
+        let guide = fs::read_to_string(root.join("docs/guides/installing.md")).expect("the guide is there");
+        assert!(guide.contains("rates the service 1.2"), "the guide says another number than this test");
+        if !CommandLine::new(["systemd-analyze", "--version"]).succeeds(root) {
+            return;
+        }
+        let unit = root.join("deploy/systemd/tidegate.service");
+        let said = exposure(root, &unit).unwrap_or_else(|failure| panic!("{}", failure.what));
+        assert!(said.contains("1.2"), "{said}");
+        let dir = root.join(format!("target/exposed-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("target is writable");
+        let looser = fs::read_to_string(&unit).expect("it is there").replace("CapabilityBoundingSet=\n", "");
+        fs::write(dir.join("looser.service"), looser).expect("target is writable");
+        let allowed = exposure(root, &dir.join("looser.service"));
+        let _ = fs::remove_dir_all(&dir);
+        assert!(allowed.is_err(), "{allowed:?}");
+    }
 }
