@@ -44,12 +44,13 @@ fn the_public_api_is_the_one_that_was_reviewed() {
 }
 
 /// Crates that users depend on, each in its own folder.
-const LIBRARIES: [&str; 14] = [
+const LIBRARIES: [&str; 15] = [
     "crates/tidegate-client/src/",
     "crates/tidegate-core/src/",
     "crates/tidegate-store/src/",
     "crates/tidegate-fleet/src/",
     "crates/tidegate-rules/src/",
+    "crates/tidegate-shed/src/",
     "crates/tidegate-limiter/src/",
     "crates/tidegate-http/src/",
     "crates/tidegate-tower/src/",

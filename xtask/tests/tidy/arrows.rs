@@ -43,7 +43,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tidegate-telemetry",
         ],
     ),
-    ("tidegate-sim", &["tidegate-limiter"]),
     (
         "tidegate",
         &[
@@ -62,7 +61,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tidegate-proxy",
             "tidegate-admin",
             "tidegate-fleet",
-            "tidegate-sim",
             "tidegate-store-dynamodb",
             "tidegate-store-memcached",
             "tidegate-store-postgres",
@@ -99,6 +97,21 @@ const WHAT_TO_DO: &str = "turn the dependency round, or move the code to the cra
 #[test]
 fn crates_depend_only_on_those_below_them() {
     expect_none(&violations(&metadata()), WHAT_TO_DO);
+}
+
+#[test]
+fn the_table_of_arrows_names_crates_that_exist() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("metadata lists packages");
+    let known: BTreeSet<&str> = packages.iter().map(|package| text(package, "name")).collect();
+    let named = ARROWS.iter().flat_map(|(name, uses)| uses.iter().chain([name]));
+    let for_tests = TESTS_MAY_USE.iter().flat_map(|(name, used)| [name, used]);
+    let gone: BTreeSet<String> = named
+        .chain(for_tests)
+        .filter(|name| !known.contains(**name))
+        .map(|name| (*name).to_owned())
+        .collect();
+    expect_none(&gone.into_iter().collect::<Vec<_>>(), WHAT_TO_DO);
 }
 
 /// Every dependency in `metadata` that the table does not allow.
