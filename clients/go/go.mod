@@ -1,3 +1,3 @@
-module tidegate.example/client
+module tidegate.example/repository/clients/go
 
 go 1.22

@@ -55,6 +55,43 @@ fn every_crate_that_is_published_says_what_it_is_and_needs_only_published_ones()
     );
 }
 
+/// Where else the repository's address stands, each with what is before and behind it.
+const OTHER_PLACES: [(&str, &str, &str); 4] = [
+    ("clients/node/package.json", "  \"homepage\": \"", "\",\n"),
+    ("clients/python/pyproject.toml", "Homepage = \"", "\"\n"),
+    ("clients/java/pom.xml", "  <url>", "</url>\n"),
+    ("clients/go/go.mod", "module ", "\n"),
+];
+
+#[test]
+fn the_owner_fills_in_the_repository_in_one_place() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace has a manifest");
+    let address = manifest.lines().find_map(|line| line.strip_prefix("repository = \"")?.strip_suffix('"'));
+    let address = address.expect("Cargo.toml names the repository");
+    let mut violations = Vec::new();
+    for (file, before, behind) in OTHER_PLACES {
+        let path = root().join(file);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let (start, rest) = text.split_once(before).unwrap_or_else(|| panic!("{file} has no {before}"));
+        let (found, end) = rest.split_once(behind).unwrap_or_else(|| panic!("{file} has no {behind}"));
+        // A module of Go is named by where it is, without the scheme.
+        let module = format!("{}/clients/go", address.trim_start_matches("https://"));
+        let wanted = if file.ends_with("go.mod") { &*module } else { address };
+        if found == wanted {
+            continue;
+        }
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            fs::write(&path, format!("{start}{before}{wanted}{behind}{end}")).expect("it can be written");
+        } else {
+            violations.push(format!("{file}: {found}, not {wanted}"));
+        }
+    }
+    expect_none(
+        &violations,
+        "the repository is what Cargo.toml says; `UPDATE_EXPECT=1 cargo test -p xtask --test tidy owner` copies it",
+    );
+}
+
 fn licence(folder: &Path) -> Option<String> {
     fs::read_to_string(folder.join("LICENSE")).ok()
 }
