@@ -12,7 +12,7 @@ use tidegate_store::{Clock as _, SystemClock};
 
 use crate::args::{LoginArgs, ServeArgs};
 use crate::commands::admin_client::{self, AdminClient};
-use crate::commands::serve::log_in_link;
+use crate::commands::serve::{log_in_link, reachable};
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::settings::{DatabaseChoice, Settings};
@@ -54,8 +54,9 @@ fn make_link(args: &LoginArgs) -> Result<String, Failure> {
     let settings = Settings::gather(&serve, std::env::vars_os().collect::<Vec<_>>().into_iter())?;
     let server = match (&args.admin, settings.admin) {
         (Some(server), _) => server.trim_end_matches('/').to_owned(),
-        (None, Some(address)) if settings.tls.admin.is_some() => format!("https://{address}"),
-        (None, Some(address)) => format!("http://{address}"),
+        // A browser does not open 0.0.0.0.
+        (None, Some(address)) if settings.tls.admin.is_some() => format!("https://{}", reachable(address)),
+        (None, Some(address)) => format!("http://{}", reachable(address)),
         (None, None) => return Err(Failure::new("the server has no admin listener")),
     };
     let client = AdminClient::at(server.parse::<Endpoint>()?, args.ca.clone())?;

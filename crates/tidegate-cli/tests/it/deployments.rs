@@ -14,6 +14,7 @@ use tidegate_testkit::{
 };
 
 use crate::access::{BINARY, PATIENCE};
+use crate::tidegate;
 
 fn manifest(path: &str) -> Value {
     serde_saphyr::from_str(&deployed(&format!("kubernetes/{path}"))).unwrap()
@@ -79,7 +80,7 @@ impl Container {
     }
 
     /// Starts it with these files in its volumes and these variables replaced.
-    fn start(
+    pub(crate) fn start(
         mut self,
         files: &[(&str, &str, &str)],
         replaced: &[(&str, String)],
@@ -127,9 +128,9 @@ impl Container {
     }
 }
 
-const RULES: &str = include_str!("../../../../deploy/kubernetes/base/rules.yaml");
+pub(crate) const RULES: &str = include_str!("../../../../deploy/kubernetes/base/rules.yaml");
 
-fn is_allowed(server: &mut TidegateServer) -> bool {
+pub(crate) fn is_allowed(server: &mut TidegateServer) -> bool {
     let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
     http::post_json(server.addr("http"), "/v1/check", check).json()["allowed"] == true
 }
@@ -284,7 +285,7 @@ fn the_nodes_of_the_compose_file_are_one_fleet() {
     let (ours, theirs) = mounted.split_once(':').unwrap();
     let command: Vec<String> = list(&compose["x-node"]["command"]).iter().map(text).collect();
     assert_eq!(command, ["serve", "--config", theirs.trim_end_matches(":ro")]);
-    let redis = Redis::start();
+    let redis = redis_of_compose(&compose);
     let config = deployed(ours)
         .replace("redis:6379", &redis.addr().to_string())
         .replace("postgres://tidegate:tidegate@postgres/tidegate", &Postgres::shared().new_database());
@@ -306,6 +307,17 @@ fn the_nodes_of_the_compose_file_are_one_fleet() {
     let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
     let left = http::post_json(nodes[0].addr("http"), "/v1/check", check).json()["remaining"].as_u64();
     assert_eq!(left, Some(96), "three nodes have counted one each, and this is the fourth");
+    for node in &nodes {
+        let looked = format!("store {}", redis.addr());
+        eventually("it has looked at Redis", PATIENCE, || node.stderr().contains(&looked));
+        let stderr = node.stderr();
+        // Listeners are open to the other containers; nothing else is worth a warning at the start.
+        let mut warned = stderr.lines().filter(|line| line.contains("WARN") && !line.contains("listener"));
+        assert_eq!(warned.next(), None, "{stderr}");
+    }
+    let link = tidegate(&["login", "--config", file.to_str().unwrap()]).output().unwrap();
+    let link = String::from_utf8(link.stdout).unwrap();
+    assert!(link.starts_with("http://127.0.0.1:0/#/login?code="), "{link}");
     let prometheus = prometheus_of_compose(&mut nodes);
     eventually("it scrapes every node with its token", PATIENCE, || {
         prometheus.query("up == 1").len() == nodes.len()
@@ -313,6 +325,34 @@ fn the_nodes_of_the_compose_file_are_one_fleet() {
     eventually("it has read the rules", PATIENCE, || {
         !prometheus.query("count({__name__=~\"tidegate:.*\"})").is_empty()
     });
+}
+
+/// Redis with the settings of compose: its words, as lines of a configuration.
+fn redis_of_compose(compose: &Value) -> Redis {
+    let words: Vec<String> = list(&compose["services"]["redis"]["command"]).iter().map(text).collect();
+    let (program, settings) = words.split_first().unwrap();
+    assert_eq!(program, "redis-server");
+    let lines = settings.chunks(2).map(|pair| {
+        let name = pair[0].strip_prefix("--").unwrap_or_else(|| panic!("no setting: {pair:?}"));
+        if pair[1].is_empty() { format!("{name} \"\"") } else { format!("{name} {}", pair[1]) }
+    });
+    lines.fold(Redis::builder(), tidegate_testkit::RedisBuilder::config).start()
+}
+
+#[test]
+fn images_of_the_compose_file_are_of_a_version() {
+    let compose: Value = serde_saphyr::from_str(&deployed("compose.yaml")).unwrap();
+    let services = compose["services"].as_object().unwrap().values();
+    let images: Vec<String> = services
+        .filter_map(|one| one["image"].as_str())
+        .chain(compose["x-node"]["image"].as_str())
+        .map(str::to_owned)
+        .collect();
+    assert!(images.len() > 4, "{images:?}");
+    for image in images {
+        let tag = image.rsplit(':').next().unwrap();
+        assert!(tag.contains(|c: char| c.is_ascii_digit()), "{image}: name a version");
+    }
 }
 
 /// Prometheus with the configuration of compose; only names and paths of containers are replaced.

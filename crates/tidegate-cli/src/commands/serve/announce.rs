@@ -30,7 +30,7 @@ pub(super) fn starter(out: &mut impl Write, http: Option<SocketAddr>) -> io::Res
 }
 
 /// An address at which a local client reaches a listener that may be bound to all networks.
-fn reachable(address: SocketAddr) -> SocketAddr {
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),

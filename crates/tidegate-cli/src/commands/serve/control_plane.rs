@@ -17,6 +17,7 @@ use tidegate_rulestore::{Actor, DatabaseUrl, DocumentSet, Error, Grant, Kind, Pu
 use tidegate_store::{Clock, SystemClock};
 use tidegate_store_redis::KEY_LAYOUT;
 
+use super::announce::reachable;
 use super::backend::Backend;
 use super::busy::BusyRatio;
 use super::region_names::NameWarnings;
@@ -193,7 +194,7 @@ pub(super) async fn announce_link(
     out: &mut impl Write,
 ) {
     let scheme = if settings.tls.admin.is_some() { "https" } else { "http" };
-    let server = format!("{scheme}://{admin}");
+    let server = format!("{scheme}://{}", reachable(admin));
     let now = SystemClock::new().now();
     let unclaimed = settings.admin_tokens.is_empty() && database.is_unclaimed().await.unwrap_or(false);
     let told = match unclaimed && admin.ip().is_loopback() && io::stdout().is_terminal() {

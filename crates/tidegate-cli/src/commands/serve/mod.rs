@@ -55,6 +55,7 @@ use crate::settings::{Settings, StoreSettings, shows_a_password};
 use crate::unread::Surfaces;
 use crate::{clock, logging};
 use alert_watcher::AlertWatcher;
+pub(crate) use announce::reachable;
 use backend::Backend;
 use busy::BusyRatio;
 use control_plane::ControlParts;
