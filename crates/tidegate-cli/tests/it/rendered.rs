@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use tidegate_testkit::{find_node_package, find_tool};
+use tidegate_testkit::{Memcached, find_node_package, find_tool};
 
-use crate::deployments::{Container, list, text, validate};
+use crate::deployments::{Container, RULES, is_allowed, list, text, validate};
 
 const STORE: &str = "overlays/redis/store.yaml";
 
@@ -109,8 +109,43 @@ fn the_chart_runs_the_container_of_the_manifests() {
         assert_runs_the_same(of_kind(&objects, "Deployment"), &Container::of(patches));
     }
     let objects = objects(&helm(RELEASES[2].0));
+    assert!(of_kind(&objects, "Deployment")["spec"]["replicas"].is_null(), "the autoscaler counts them");
     assert_eq!(of_kind(&objects, "HorizontalPodAutoscaler")["spec"]["minReplicas"], 3);
     assert_eq!(of_kind(&objects, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["port"], "admin");
+}
+
+#[test]
+fn the_chart_takes_every_store_and_gives_a_password_to_those_that_have_one() {
+    for (url, has_password) in [
+        ("rediss+sentinel://gate@one,two/main", true),
+        ("postgres://gate@postgres.db.svc/app", true),
+        ("memcached://memcached.cache.svc", false),
+        ("dynamodb://limits?region=eu-west-1", false),
+    ] {
+        // Commas are Helm's own.
+        let url_value = format!("store.url={}", url.replace(',', "\\,"));
+        let objects = objects(&helm(&[&url_value, "store.secret=tidegate-store", "replicas=2"]));
+        let env = Container::rendered(of_kind(&objects, "Deployment").clone()).env;
+        let value_of =
+            |name: &str| env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        assert_eq!(value_of("TIDEGATE_STORE__URL"), Some(url));
+        assert_eq!(value_of("TIDEGATE_STORE__PASSWORD_FILE").is_some(), has_password, "{url}");
+        assert!(value_of("TIDEGATE_STORE__FLEET_SECRET_FILE").is_some(), "{url}");
+    }
+}
+
+#[test]
+fn the_chart_on_memcached_runs() {
+    let values = ["store.url=memcached://memcached.cache.svc", "store.secret=tidegate-store", "replicas=2"];
+    let deployment = of_kind(&objects(&helm(&values)), "Deployment").clone();
+    let memcached = Memcached::start();
+    let replaced = [
+        ("TIDEGATE_STORE__URL", Memcached::url_of(&[&memcached])),
+        ("TIDEGATE_DRAIN__DELAY", "0s".to_owned()),
+    ];
+    let files = [("rules", "rules.yaml", RULES), ("store", "fleet-secret", "sixteen-bytes-and-more\n")];
+    let (mut server, _dir) = Container::rendered(deployment).start(&files, &replaced);
+    assert!(is_allowed(&mut server));
 }
 
 #[test]
@@ -119,6 +154,8 @@ fn a_chart_refuses_values_that_it_does_not_know_or_that_contradict_each_other() 
         ("replica=2", "Additional property replica is not allowed"),
         ("replicas=two", "Expected: integer"),
         ("store.url=redis://:password@redis", "Does not match pattern"),
+        ("store.url=postgres://gate:password@postgres/app", "Does not match pattern"),
+        ("store.url=mysql://mysql", "Does not match pattern"),
         ("env.LEVEL=debug", "LEVEL"),
         ("replicas=2", "set store.url, or replicas to 1"),
         ("podMonitor.enabled=true", "set admin.secret"),
@@ -162,6 +199,10 @@ fn kustomize_gives_the_container_that_our_merge_gives() {
         ("overlays/postgres", &[STORE, "overlays/postgres/rules.yaml"]),
     ] {
         let objects = objects(&kustomize(&root.join(folder)));
-        assert_runs_the_same(of_kind(&objects, "Deployment"), &Container::of(patches));
+        let deployment = of_kind(&objects, "Deployment");
+        assert_runs_the_same(deployment, &Container::of(patches));
+        // What an autoscaler has counted is not set back by the next apply.
+        let is_scaled = objects.iter().any(|object| object["kind"] == "HorizontalPodAutoscaler");
+        assert_eq!(deployment["spec"]["replicas"].is_null(), is_scaled, "{folder}");
     }
 }

@@ -15,6 +15,6 @@
 {{- fail "podMonitor asks the admin listener, which needs a token: set admin.secret" }}
 {{- end }}
 {{- if and .Values.store.secret (not .Values.store.url) }}
-{{- fail "store.secret is for Redis: set store.url" }}
+{{- fail "store.secret is for a store that nodes share: set store.url" }}
 {{- end }}
 {{- end -}}
