@@ -29,8 +29,8 @@ pub(super) fn blocks(text: &str, language: &str) -> Vec<String> {
     found
 }
 
-/// Runs every command of `blocks`, and compares what it prints.
-pub(super) fn check_console(root: &Path, page: &Path, blocks: &[String]) {
+/// Runs every command of `blocks`, compares what it prints, and returns both.
+pub(super) fn check_console(root: &Path, page: &Path, blocks: &[String]) -> Vec<(String, String)> {
     let rules = root.join("docs/reference/example.yaml");
     let any = "127.0.0.1:0";
     let args =
@@ -40,8 +40,9 @@ pub(super) fn check_console(root: &Path, page: &Path, blocks: &[String]) {
     let tools = tempfile::tempdir().unwrap();
     symlink(env!("CARGO_BIN_EXE_tidegate"), tools.path().join("tidegate")).unwrap();
     symlink(find_tool("redis-cli"), tools.path().join("redis-cli")).unwrap();
-    for (command, expected) in blocks.iter().flat_map(|block| commands(block)) {
-        let command = with_ports(&command, http, resp, admin);
+    let mut session = Vec::new();
+    for (shown, expected) in blocks.iter().flat_map(|block| commands(block)) {
+        let command = with_ports(&shown, http, resp, admin);
         let path = format!("{}:{}", tools.path().display(), std::env::var("PATH").unwrap());
         let ran = Command::new("bash")
             .args(["-c", &command])
@@ -56,7 +57,9 @@ pub(super) fn check_console(root: &Path, page: &Path, blocks: &[String]) {
             "{}\n$ {command}\n--- printed\n{printed}--- shown\n{expected}",
             page.display()
         );
+        session.push((shown, printed));
     }
+    session
 }
 
 fn with_ports(command: &str, http: SocketAddr, resp: SocketAddr, admin: SocketAddr) -> String {
@@ -83,7 +86,7 @@ pub(super) fn commands(block: &str) -> Vec<(String, String)> {
 }
 
 /// Line by line; a line of `…` alone stands for any number of lines, elsewhere it stands for any run of characters.
-fn is_as_shown(printed: &str, shown: &str) -> bool {
+pub(super) fn is_as_shown(printed: &str, shown: &str) -> bool {
     fn lines(printed: &[&str], shown: &[&str]) -> bool {
         match (printed, shown) {
             (_, ["…", rest @ ..]) => (0..=printed.len()).any(|skip| lines(&printed[skip..], rest)),

@@ -127,9 +127,18 @@ pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Text that fits a cell of a table.
+/// Text that fits a cell of a table. What ends a paragraph ends a sentence, whether or not it says so.
 pub(super) fn cell(text: &str) -> String {
-    text.replace('\n', " ").replace('|', "\\|")
+    let paragraphs: Vec<&str> = text.split("\n\n").collect();
+    let (last, before) = paragraphs.split_last().expect("a text has a part");
+    let sentences = before.iter().map(|part| format!("{}. ", part.trim_end_matches('.')));
+    (sentences.collect::<String>() + last).replace('\n', " ").replace('|', "\\|")
+}
+
+#[test]
+fn paragraphs_become_sentences() {
+    assert_eq!(cell("A title\n\nIt says\nmore.\n\nAnd more"), "A title. It says more. And more");
+    assert_eq!(cell("a | b"), "a \\| b");
 }
 
 fn routes(openapi: &str) -> String {
