@@ -103,9 +103,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
             let told = error.body_text();
             let told = told.strip_prefix("Failed to deserialize query string: ").unwrap_or(&told);
             match told.split_once(": ") {
-                // As the standard library says it of a number.
-                Some((field, what)) if what.contains("invalid digit") => {
+                // As the standard library says it of a number that is none, of no text, and of too many digits.
+                Some((field, what)) if what.contains("invalid digit") || what.contains("empty string") => {
                     Problem::field(field, "expected a whole number in digits, such as 50")
+                }
+                Some((field, what)) if what.contains("too large to fit") => {
+                    Problem::field(field, "the number is too large: write less, such as 50")
                 }
                 Some((field, what)) if !field.contains(' ') => Problem::field(field, what),
                 _ => Problem::field("", told),

@@ -121,6 +121,8 @@ fn mistakes_are_named_and_spend_nothing() {
         assert_eq!(answer.status, 422, "{query}: {}", answer.text());
         assert_eq!(answer.json()["field"], field, "{query}");
         assert!(answer.text().contains(says), "{query}: {}", answer.text());
+        let rusts = ["invalid digit", "Failed to deserialize"];
+        assert!(!rusts.iter().any(|text| answer.text().contains(text)), "{query}: {}", answer.text());
     };
     check("", &[], "domain", "it is missing");
     check("domain=api&deny=403", &[], "query", "deny");
@@ -128,6 +130,8 @@ fn mistakes_are_named_and_spend_nothing() {
     check("domain=api&deny_status=70000", &[], "deny_status", "400 to 599");
     check("domain=api&deny_status=abc", &[], "deny_status", "`abc` is not a whole number");
     check("domain=api&cost=-1", &[], "cost", "`-1` is not a whole number");
+    check("domain=api&cost=two", &[], "cost", "`two` is not a whole number");
+    check("domain=api&cost=two", &[], "cost", "write it in digits, such as deny_status=403 or cost=2");
     check("domain=api&domain=ape", &[], "query", "duplicate field");
     check("domain=ape", &[], "domain", "known domains: api");
     assert_eq!(world.heard.unknown_domains(), 1, "it is counted once");

@@ -38,6 +38,25 @@ fn markup_in_names_and_keys_stays_json_that_no_browser_takes_for_a_page() {
 }
 
 #[test]
+fn a_number_that_is_none_is_answered_with_how_to_write_one() {
+    let node = Node::start();
+    for (query, says) in [
+        ("/audit?limit=two", "expected a whole number in digits, such as 50"),
+        ("/versions?limit=", "expected a whole number in digits, such as 50"),
+        ("/decisions?limit=-1", "expected a whole number in digits, such as 50"),
+        ("/keys/top?limit=99999999999999999999", "the number is too large: write less, such as 50"),
+    ] {
+        let answer = node.ask("GET", query, &Value::Null);
+        let told = answer.json();
+        assert_eq!(
+            (answer.status, &told["field"], &told["detail"]),
+            (422, &json!("limit"), &json!(says)),
+            "{query}"
+        );
+    }
+}
+
+#[test]
 fn a_mistake_names_its_field_and_no_type_of_ours() {
     let node = Node::start();
     let ban = |domain: &str, rule: &str| json!({ "domain": domain, "rule": rule, "when": { "user": "1" }, "action": "ban" });
