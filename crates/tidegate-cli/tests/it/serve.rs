@@ -154,6 +154,30 @@ fn an_envoy_configuration_is_served_as_it_is() {
 }
 
 #[test]
+fn what_decides_nothing_in_an_envoy_configuration_is_named_at_the_start_as_import_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let fields = ["detailed_metric: true", "value_to_metric: true", "metadata: { team: web }"];
+    let descriptors = ["a", "b", "c"].iter().zip(fields).map(|(key, field)| {
+        format!("  - {{ key: {key}, {field}, rate_limit: {{ unit: day, requests_per_unit: 2 }} }}\n")
+    });
+    let text = format!("domain: edge\ndescriptors:\n{}", descriptors.collect::<String>());
+    fs::write(dir.path().join("edge.yaml"), text).unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let mut server = start(&["--envoy-config", folder]);
+    server.addr("http");
+    let log = server.stderr();
+    let imported = run(&["import", "envoy", folder]);
+    for (line, named) in
+        [(3, "`detailed_metric` of `a`"), (4, "`value_to_metric` of `b`"), (5, "`metadata` of `c`")]
+    {
+        let warned = log.lines().find(|line| line.contains(named));
+        let warned = warned.unwrap_or_else(|| panic!("nothing says {named}: {log}"));
+        assert!(warned.contains("WARN") && warned.contains(&format!("edge.yaml:{line}")), "{warned}");
+        assert!(imported.contains(named), "{imported}");
+    }
+}
+
+#[test]
 fn check_and_bench_agree_with_the_server() {
     let dir = rule_file(2);
     let mut server = start(&["--rules", &path(dir.path(), "rules.yaml")]);
