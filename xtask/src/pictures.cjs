@@ -201,7 +201,7 @@ async function blemishes(page, node) {
   if (await page.getByRole('button', { name: 'Who are you?' }).count()) found.push('it still asks for a name');
   const since = Date.now() / 1000 - RANGE_S;
   const charted = (await troublesOf(node)).filter((trouble) => trouble.shown && trouble.at > since);
-  return [...found, ...charted.map(({ what }) => what)];
+  return [...new Set([...found, ...charted.map(({ what }) => what)])];
 }
 
 async function take(browser, nodes) {
