@@ -315,7 +315,12 @@ fn the_nodes_of_the_compose_file_are_one_fleet() {
         let mut warned = stderr.lines().filter(|line| line.contains("WARN") && !line.contains("listener"));
         assert_eq!(warned.next(), None, "{stderr}");
     }
-    let link = tidegate(&["login", "--config", file.to_str().unwrap()]).output().unwrap();
+    let login = ["login", "--config", file.to_str().unwrap()];
+    let says_how = |node: &TidegateServer| {
+        node.stdout().contains(&format!("Sign-in link: tidegate {}\n", login.join(" ")))
+    };
+    assert!(nodes.iter().all(says_how), "{}", nodes[0].stdout());
+    let link = tidegate(&login).output().unwrap();
     let link = String::from_utf8(link.stdout).unwrap();
     assert!(link.starts_with("http://127.0.0.1:0/#/login?code="), "{link}");
     let prometheus = prometheus_of_compose(&mut nodes);

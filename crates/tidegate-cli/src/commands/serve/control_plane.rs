@@ -186,11 +186,11 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
 }
 
 /// Prints one sign-in link, if nobody has signed in yet and the listener is on loopback. What is no terminal may be a log that
-/// others read: there, only how to make one.
+/// others read: there, only `login`, which makes one.
 pub(super) async fn announce_link(
     database: &RuleStore,
     settings: &Settings,
-    admin: SocketAddr,
+    (admin, login): (SocketAddr, &str),
     out: &mut impl Write,
 ) {
     let scheme = if settings.tls.admin.is_some() { "https" } else { "http" };
@@ -201,7 +201,7 @@ pub(super) async fn announce_link(
         true => log_in_link(database, &server, now).await.map(|link| {
             format!("\nDashboard, for the first sign-in (works once, for 10 minutes):\n\n  {link}\n\n")
         }),
-        false => Ok(format!("\nDashboard: {server}/\nSign-in link: tidegate login\n")),
+        false => Ok(format!("\nDashboard: {server}/\nSign-in link: {login}\n")),
     };
     // A closed stdout is no reason to stop.
     if let Ok(told) = told {

@@ -99,10 +99,17 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     warn_of_envoys_variables(import_env::ignored(environment.into_iter()));
     let (metrics, thread) = (Arc::new(Metrics::new()), ControlThread::default());
     let control = thread.runtime(metrics.clone()).map_err(cannot_start)?;
-    let ended = control.block_on(serve(settings, repeats, metrics, thread));
+    let ended = control.block_on(serve(settings, repeats, metrics, thread, &login_command(args)));
     // After a second signal, do not wait for a drain in progress.
     control.shutdown_background();
     ended
+}
+
+/// What makes a sign-in link in this server's own database, typed where it was started.
+fn login_command(args: &ServeArgs) -> String {
+    let config = args.config.iter().map(|file| format!(" --config {}", file.display()));
+    let data = args.data.iter().map(|folder| format!(" --data {}", folder.display()));
+    config.chain(data).fold("tidegate login".to_owned(), |command, flag| command + &flag)
 }
 
 async fn serve(
@@ -110,6 +117,7 @@ async fn serve(
     repeats: Repeats,
     metrics: Arc<Metrics>,
     thread: ControlThread,
+    login: &str,
 ) -> Result<ExitCode, Failure> {
     let mut stop = StopSignals::install().map_err(cannot_start)?;
     let mut hangups = Hangups::install().map_err(cannot_start)?;
@@ -210,7 +218,7 @@ async fn serve(
     control.show_addresses(plane.addresses().to_vec());
     announce_all(&plane, admin.as_ref(), is_starter);
     if let (Some(admin), Some(database)) = (&admin, &database) {
-        control_plane::announce_link(database, &settings, admin.address(), &mut io::stdout()).await;
+        control_plane::announce_link(database, &settings, (admin.address(), login), &mut io::stdout()).await;
     }
     let store = settings.store.url.to_string();
     tracing::info!(store, rules = limiter.snapshot().rules().rules().len(), files, "serving");
