@@ -49,7 +49,9 @@ fn row(name: &str, lines: Lines) {
 fn of_crate(folder: &Path) -> Lines {
     let mut lines = Lines::default();
     for part in ["src", "lua"] {
-        walk(&folder.join(part), &mut |path, text| lines.add(of_file(path, text)));
+        // Only the path inside the crate says what a file is.
+        let of = |path: &Path, text: &str| of_file(path.strip_prefix(folder).unwrap_or(path), text);
+        walk(&folder.join(part), &mut |path, text| lines.add(of(path, text)));
     }
     for part in ["tests", "benches"] {
         walk(&folder.join(part), &mut |_, text| lines.other_tests += text.lines().count());
@@ -57,14 +59,15 @@ fn of_crate(folder: &Path) -> Lines {
     lines
 }
 
-/// The lines of one source file. `#[cfg(test)]` begins the unit tests: ours are last in a file, or a file named `tests.rs`.
+/// The lines of one source file. `#[cfg(test)]` begins the unit tests: ours are last in a file, or a file named `tests.rs`, or
+/// files in a folder `tests`.
 fn of_file(path: &Path, text: &str) -> Lines {
     let all = text.lines().count();
     if text.lines().take(5).any(|line| line.contains("@generated")) {
         return Lines::default();
     }
-    let is_test_file =
-        path.file_name().is_some_and(|name| name == "tests.rs") || path.to_string_lossy().contains(".test.");
+    let is_test_file = path.iter().any(|part| part == "tests" || part == "tests.rs")
+        || path.to_string_lossy().contains(".test.");
     let mut lines = text.lines().map(str::trim_end);
     let before = match is_test_file {
         true => 0,
@@ -114,6 +117,8 @@ mod tests {
         assert_eq!(count("a.rs", "one\n\n#[cfg(test)]\nmod tests {\n}\n"), (2, 3));
         assert_eq!(count("a.rs", "#[cfg(test)]\nmod tests;\n\nthree\n"), (4, 0));
         assert_eq!(count("tests.rs", "one\ntwo\n"), (0, 2));
+        assert_eq!(count("src/tests/mod.rs", "one\ntwo\n"), (0, 2));
+        assert_eq!(count("src/protests.rs", "one\ntwo\n"), (2, 0));
         assert_eq!(count("a.rs", "// @generated\none\n"), (0, 0));
     }
 }

@@ -39,7 +39,7 @@ impl Tier {
 }
 
 /// Integration tests that need less than every server, by package, and what in them needs more.
-const TIERED: [(&str, Tier, &[&str]); 15] = [
+const TIERED: [(&str, Tier, &[&str]); 16] = [
     ("xtask", Tier::NoServers, &[]),
     ("tidegate-core", Tier::NoServers, &[]),
     ("tidegate-decisions", Tier::NoServers, &[]),
@@ -55,13 +55,14 @@ const TIERED: [(&str, Tier, &[&str]); 15] = [
     ("tidegate-server", Tier::OneRedis, &["clients::"]),
     ("tidegate-store-redis", Tier::OneRedis, &["cluster::", "sentinel::", "sharded::", "cross_slot::"]),
     ("tidegate", Tier::OneRedis, &["room::"]),
+    ("tidegate-client", Tier::OneRedis, &[]),
 ];
 
-/// Unit tests that start a Redis.
+/// Unit tests that start a Redis, and the only ones that start a server.
 const UNIT_TESTS_ON_REDIS: &str = "alert_watcher::tests::";
 
 /// Tests that measure: of speed, of memory, of who comes first under load. They run after all others, with nothing beside them.
-pub(crate) const MEASURING: [(&str, &[&str]); 6] = [
+pub(crate) const MEASURING: [(&str, &[&str]); 7] = [
     (
         "tidegate-cli",
         &[
@@ -87,12 +88,17 @@ pub(crate) const MEASURING: [(&str, &[&str]); 6] = [
         &[
             "many_overrides::",
             "jobs_of_clients_that_hang_up_end_and_are_not_waited_for",
+            "replays_of_clients_that_hang_up_end_and_are_not_waited_for",
             "two_nodes_on_one_database_converge_within_two_seconds",
         ],
     ),
+    ("tidegate-client", &["processes::"]),
     ("tidegate-proxy", &["floods::", "upstreams::"]),
     ("tidegate-server", &["waiting::"]),
-    ("tidegate-store-redis", &["expiry::"]),
+    (
+        "tidegate-store-redis",
+        &["expiry::", "planned_failover_loses_next_to_nothing_where_a_master_needs_its_replica"],
+    ),
     ("tidegate-testkit", &["fault_proxy::"]),
 ];
 
@@ -274,6 +280,19 @@ mod tests {
         assert_eq!(runs("tidegate-core"), [true, true, true]);
         assert_eq!(runs("tidegate-store-redis"), [false, true, true]);
         assert_eq!(runs("tidegate-cli"), [false, false, true]);
+    }
+
+    #[test]
+    fn unit_tests_start_no_server_but_those_named() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let servers =
+            "tidegate_testkit::.*\\b(Caddy|Envoy|Memcached|Nginx|Postgres|Redis|Sentinel|TidegateServer)";
+        let grep = CommandLine::new(["git", "grep", "--name-only", "-E", servers, "--", "crates/*/src/*"]);
+        let (_, found) = grep.run_captured(root);
+        let files: Vec<&str> =
+            found.lines().filter(|file| !file.starts_with("crates/tidegate-testkit/")).collect();
+        let folder = UNIT_TESTS_ON_REDIS.trim_end_matches("::").replace("::", "/");
+        assert!(files.len() == 1 && files[0].ends_with(&format!("{folder}.rs")), "{files:?}");
     }
 
     #[test]

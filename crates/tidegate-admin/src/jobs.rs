@@ -45,6 +45,10 @@ pub(crate) enum TooManyJobs {
     All(usize),
 }
 
+/// Nobody waits for a job any longer.
+#[derive(Debug)]
+pub(crate) struct CallerLeft;
+
 /// A job that is under way.
 #[derive(Clone, Default)]
 pub(crate) struct Job {
@@ -55,6 +59,22 @@ impl Job {
     /// Whether its caller still waits. Work that takes long should look at this every few milliseconds.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.left.load(Ordering::Relaxed)
+    }
+
+    /// Between two pieces of the work: whether to do the next.
+    ///
+    /// # Errors
+    /// Its caller has left.
+    pub(crate) fn go_on(&self) -> Result<(), CallerLeft> {
+        if self.is_wanted() { Ok(()) } else { Err(CallerLeft) }
+    }
+
+    /// One whose caller has left.
+    #[cfg(test)]
+    pub(crate) fn left() -> Self {
+        let job = Job::default();
+        drop(Leaving(job.clone()));
+        job
     }
 }
 

@@ -19,7 +19,21 @@ use crate::spent::SpentToken;
 pub const OVERRIDE: &str = "override";
 
 /// The decision on one request.
+///
+/// Of a concurrency limit it has the lease, which nothing gives back by itself: [`Limiter::release`](crate::Limiter::release) does,
+/// or the limit's `ttl` runs out and the place is lost until then. So take [`lease`](Self::lease) out of every decision that may have
+/// one; who only reads `allowed` loses it. `tidegate::Ask::check` returns a guard instead. To drop a decision unread is an error here:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # use tidegate_limiter::{CheckRequest, Limiter};
+/// # async fn loses(limiter: &Limiter, request: &CheckRequest<'_>) -> Result<(), tidegate_rules::UnknownDomain> {
+/// limiter.check(request).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a place of a concurrency limit is lost until its `ttl` ends, unless `lease` is released"]
 pub struct Decision {
     /// Whether the request passes.
     pub allowed: bool,
@@ -27,7 +41,8 @@ pub struct Decision {
     pub source: Source,
     /// How long the caller must wait before it proceeds (leaky buckets).
     pub delay: Micros,
-    /// Set if the request took a concurrency slot: release it when the request is done.
+    /// Set if the request took a concurrency slot: release it when the request is done, or nobody else has the slot until the
+    /// limit's `ttl` ends.
     pub lease: Option<LeaseToken>,
     /// One report per matched limit, in descriptor order. Inline capacity 2: capacity 4 costs a one-limit check 8 % more
     /// instructions and saves a four-limit check, which then allocates less, only 1 %.

@@ -156,6 +156,10 @@ impl Limiter {
 
     /// Decides one request.
     ///
+    /// Where a rule has a concurrency limit, release [`Decision::lease`] when the request is done: a decision that is dropped with it
+    /// leaves the slot taken until the limit's `ttl` ends. In an application `tidegate::Ask::check` is the better call: what it
+    /// returns gives the slot back when it is dropped.
+    ///
     /// # Errors
     /// When no rule set has this domain. A refusal is a decision, and so is a failure policy's answer.
     pub async fn check(&self, request: &CheckRequest<'_>) -> Result<Decision, UnknownDomain> {

@@ -249,6 +249,21 @@ impl RuleSet {
         }
     }
 
+    /// The attributes that a request must have to match a rule of the domain, beside that rule. One that a rule only says
+    /// what it must not be may be absent, too, and is not among them.
+    pub fn required_attributes(&self, domain: &str) -> impl Iterator<Item = (&Rule, &str)> {
+        let native = self.compiled.domains.get(domain).and_then(|domain| match domain {
+            Domain::Native(native) => Some(native),
+            Domain::Envoy(_) => None,
+        });
+        native.into_iter().flat_map(move |native| {
+            native.selectors.iter().flat_map(move |selector| {
+                let required = selector.conditions.iter().filter(|condition| condition.is.is_some());
+                required.map(move |one| (self.rule(selector.rule), native.attributes.name(one.attribute)))
+            })
+        })
+    }
+
     /// Appends the matches for each descriptor of one request, without those that another match overrides.
     ///
     /// # Errors

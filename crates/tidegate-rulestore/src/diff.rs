@@ -68,6 +68,12 @@ impl Diff {
     /// The differences between `old` and `new`.
     #[must_use]
     pub fn between(old: &DocumentSet, new: &DocumentSet) -> Self {
+        Diff::between_while(&|| true, old, new).expect("somebody waits for it")
+    }
+
+    /// Like [`Diff::between`], for somebody who may leave: `None` soon after `wanted` says no, before the next document.
+    #[must_use]
+    pub fn between_while(wanted: &dyn Fn() -> bool, old: &DocumentSet, new: &DocumentSet) -> Option<Self> {
         let domains: BTreeSet<&str> = old.iter().chain(new.iter()).map(|(domain, _)| domain).collect();
         let mut diff = Diff::default();
         let differs = |domain: &&str| old.get(domain) != new.get(domain);
@@ -76,11 +82,17 @@ impl Diff {
         for domain in domains {
             let (before, after) = (old.get(domain), new.get(domain));
             let Some(change) = change(before, after) else { continue };
+            if !wanted() {
+                return None;
+            }
             let unified = unified(domain, before.unwrap_or_default(), after.unwrap_or_default(), exact_for);
             diff.documents.push(DocumentDiff { domain: domain.to_owned(), change, unified });
+            if !wanted() {
+                return None;
+            }
             diff.rules.extend(rule_changes(domain, before.unwrap_or_default(), after.unwrap_or_default()));
         }
-        diff
+        Some(diff)
     }
 
     /// Sets the versions that it compares.
@@ -134,6 +146,8 @@ fn rules_of(text: &str) -> BTreeMap<String, &str> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::document::Document;
 
@@ -162,5 +176,19 @@ mod tests {
         assert_eq!(rules, [("a", Change::Changed), ("b", Change::Removed), ("c", Change::Added)]);
         assert!(diff.documents[0].unified.contains("-  - { name: a, limits: [1/s] }"), "{diff:?}");
         assert!(Diff::between(&old, &old).is_empty());
+    }
+
+    #[test]
+    fn a_diff_that_nobody_waits_for_ends_before_the_next_piece() {
+        let (old, new) = (set(&[("api", "a"), ("web", "b")]), set(&[("api", "b"), ("web", "a")]));
+        let asked = Cell::new(0);
+        let for_pieces = |pieces| {
+            asked.set(0);
+            let wanted = || asked.replace(asked.get() + 1) < pieces;
+            Diff::between_while(&wanted, &old, &new)
+        };
+        assert_eq!((for_pieces(0), asked.get()), (None, 1));
+        assert_eq!((for_pieces(2), asked.get()), (None, 3), "the second document is not begun");
+        assert_eq!(for_pieces(4), Some(Diff::between(&old, &new)));
     }
 }

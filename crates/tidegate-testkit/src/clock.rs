@@ -33,7 +33,8 @@ pub fn poll<T>(within: Duration, mut attempt: impl FnMut() -> Option<T>) -> Opti
 /// How often something is tried that a machine which stands still for a moment makes fail.
 const TRIES: usize = 3;
 
-/// Tries again what a busy machine may make fail without being wrong, three times in all. What is wrong fails every time.
+/// Tries again what a busy machine may make fail without being wrong, three times in all: a figure of speed, or a moment that was
+/// missed. What is right or wrong is asserted inside, and never tried again: an error is returned only for the former.
 ///
 /// # Panics
 /// When it failed every time; the message is that of the last.

@@ -1,4 +1,4 @@
-//! Which attributes a layer reads from requests, checked against what its rules count by.
+//! Which attributes a layer reads from requests, checked against what its rules match and count by.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -56,6 +56,15 @@ pub enum LayerError {
         /// The attributes that this layer reads.
         reads: Vec<String>,
     },
+    /// A rule matches only what has an attribute that this layer does not read: it would limit nobody.
+    Unmatched {
+        /// The rule.
+        rule: String,
+        /// The attribute of its condition.
+        attribute: String,
+        /// The attributes that this layer reads.
+        reads: Vec<String>,
+    },
 }
 
 impl LayerBuilder {
@@ -93,8 +102,8 @@ impl LayerBuilder {
         self.declare(names)
     }
 
-    /// Declares attributes that only other callers send, such as handlers. Rules that count by them skip every request of this
-    /// layer.
+    /// Declares attributes that only other callers send, such as handlers. Rules that match or count by them skip every
+    /// request of this layer.
     pub fn asked_elsewhere(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.declare(names)
     }
@@ -102,7 +111,8 @@ impl LayerBuilder {
     /// Builds the layer.
     ///
     /// # Errors
-    /// When the rules do not have the domain, or one of them counts by an attribute that this layer does not read.
+    /// When the rules do not have the domain, or one of them can never count a request of this layer: its key, or a condition
+    /// that something must be so, asks for an attribute that the layer does not read.
     pub fn build(self) -> Result<RateLimitLayer, LayerError> {
         self.check()?;
         let gate = Gate {
@@ -149,6 +159,12 @@ impl LayerBuilder {
                 return Err(LayerError::Unread { rule, attribute, reads: reads.into_iter().collect() });
             }
         }
+        let required = rules.required_attributes(&self.domain);
+        let mut unread = required.filter(|(rule, name)| rule.is_enabled() && !reads.contains(*name));
+        if let Some((rule, attribute)) = unread.next() {
+            let (rule, attribute) = (rule.name().to_owned(), attribute.to_owned());
+            return Err(LayerError::Unmatched { rule, attribute, reads: reads.into_iter().collect() });
+        }
         Ok(())
     }
 }
@@ -157,15 +173,27 @@ impl fmt::Display for LayerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LayerError::UnknownDomain(unknown) => unknown.fmt(f),
-            LayerError::Unread { rule, attribute, reads } => write!(
-                f,
-                "rule {rule} counts by `{attribute}`, which this layer does not read: it would limit nobody; the layer reads {}; \
-                 read it with `RateLimitLayer::builder(..).also([\"{attribute}\"], ..)` or `.identity(..)`, or declare it with \
-                 `.asked_elsewhere([\"{attribute}\"])`",
-                if reads.is_empty() { "nothing".to_owned() } else { reads.join(", ") }
-            ),
+            LayerError::Unread { rule, attribute, reads } => unread(f, (rule, "counts"), attribute, reads),
+            LayerError::Unmatched { rule, attribute, reads } => {
+                unread(f, (rule, "matches"), attribute, reads)
+            }
         }
     }
+}
+
+fn unread(
+    f: &mut fmt::Formatter<'_>,
+    (rule, does): (&str, &str),
+    attribute: &str,
+    reads: &[String],
+) -> fmt::Result {
+    write!(
+        f,
+        "rule {rule} {does} by `{attribute}`, which this layer does not read: it would limit nobody; the layer reads {}; \
+         read it with `RateLimitLayer::builder(..).also([\"{attribute}\"], ..)` or `.identity(..)`, or declare it with \
+         `.asked_elsewhere([\"{attribute}\"])`",
+        if reads.is_empty() { "nothing".to_owned() } else { reads.join(", ") }
+    )
 }
 
 impl std::error::Error for LayerError {}

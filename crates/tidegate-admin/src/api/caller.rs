@@ -1,8 +1,9 @@
 //! The authenticated caller: who it is, how it proved that, and whether the proof still holds.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
-use tidegate_access::SecretDigest;
+use tidegate_access::{PeerGroup, SecretDigest};
 use tidegate_core::Micros;
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::{Actor, Grant, Origin, Role, Secret, StoredToken, TokenKind};
@@ -71,11 +72,17 @@ impl Caller {
     }
 
     /// Opens a session on this node for whoever has a configured token; none if `given` is not one.
-    pub(crate) fn open_here(control: &ControlPlane, given: &[u8], lasts: Duration) -> Answer<Option<Self>> {
+    pub(crate) fn open_here(
+        control: &ControlPlane,
+        given: &[u8],
+        peer: IpAddr,
+        lasts: Duration,
+    ) -> Answer<Option<Self>> {
         let Some(tag) = control.accepted(given) else { return Ok(None) };
         let (secret, now) = (Secret::random()?, control.clock.now());
         let expires = now + Micros::from_secs(lasts.as_secs());
-        control.access.sessions.open(&secret, tag.clone(), expires, now);
+        let from = PeerGroup::of(peer).to_string();
+        control.access.sessions.open(&secret, &tag, &from, [now, expires]);
         Ok(Caller::of_this_node(control, tag, expires, secret))
     }
 
@@ -155,7 +162,7 @@ impl ControlPlane {
     }
 
     /// Name and role of the configured token with this tag.
-    fn configured(&self, tag: &str) -> Option<(String, Role)> {
+    pub(crate) fn configured(&self, tag: &str) -> Option<(String, Role)> {
         if let Some(token) = self.access.tokens.iter().find(|token| token.digest.tag() == tag) {
             return Some((token.name.clone(), token.role));
         }

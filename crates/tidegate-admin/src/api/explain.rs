@@ -4,9 +4,8 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Extension, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde_json::json;
 use tidegate_rules::Descriptor;
 use tidegate_rulestore::Role;
@@ -14,6 +13,7 @@ use tidegate_rulestore::Role;
 use super::body::Body;
 use super::caller::Caller;
 use super::keys::{Key, unknown_domain};
+use super::pieces::in_pieces;
 use super::problem::Answer;
 use crate::control::ControlPlane;
 use crate::jobs;
@@ -25,18 +25,20 @@ pub(crate) async fn explain(
 ) -> Answer<Response> {
     let role = caller.actor.role;
     // Every rule of the domain has its say.
-    let explained = move |_: &jobs::Job| {
+    let explained = move |job: &jobs::Job| {
         let (entries, snapshot) = (key.entries()?, control.limiter.snapshot());
         let (rules, descriptor) = (snapshot.rules(), Descriptor { entries: &entries });
         let explained = match role {
             Role::Viewer => rules.explain_without_overrides(&key.domain, &descriptor, control.clock.now()),
             Role::Editor | Role::Admin => rules.explain(&key.domain, &descriptor, control.clock.now()),
         };
-        let mut answer = json!(explained.map_err(|error| unknown_domain(&control, &error))?);
+        let explained = explained.map_err(|error| unknown_domain(&control, &error))?;
+        job.go_on()?;
+        let mut answer = json!(explained);
         if let Some(region) = &control.identity.region {
             answer["region"] = region.as_str().into();
         }
-        Ok(Json(answer).into_response())
+        Ok(in_pieces(&answer, job))
     };
     jobs::RULES.run(&caller.lane, explained).await?
 }

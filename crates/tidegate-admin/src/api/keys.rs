@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Extension, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::{Hits, Micros};
@@ -17,10 +17,11 @@ use tidegate_rules::{Descriptor, RuleOutcome, UnknownDomain};
 use super::body::Body;
 use super::caller::Caller;
 use super::overrides;
+use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
 use super::publish::check_reason;
 use crate::control::ControlPlane;
-use crate::jobs;
+use crate::jobs::{self, Job};
 
 /// The most attributes of a key, and the longest of their names and values.
 const MOST_ATTRIBUTES: usize = 64;
@@ -94,13 +95,19 @@ pub(crate) async fn look_up(
     let looked = looked.map_err(|error| unknown_domain(&control, &error))?;
     let lane = caller.lane.clone();
     // Every rule of the domain has its say, and every override.
-    jobs::RULES.run(&lane, move |_| usage(&control, &caller, &key, &looked)).await?
+    jobs::RULES.run(&lane, move |job| usage((&control, job), &caller, &key, &looked)).await?
 }
 
-fn usage(control: &ControlPlane, caller: &Caller, key: &Key, looked: &Decision) -> Answer<Response> {
+fn usage(
+    (control, job): (&ControlPlane, &Job),
+    caller: &Caller,
+    key: &Key,
+    looked: &Decision,
+) -> Answer<Response> {
     let entries = key.entries()?;
     let usage = Usage::of(looked, &key.domain, &Descriptor { entries: &entries }, control.clock.now());
     let usage = usage.map_err(|error| unknown_domain(control, &error))?;
+    job.go_on()?;
     let cells: Vec<Value> = usage.cells.iter().map(cell).collect();
     let others =
         usage.explanation.rules.iter().filter(|one| !matches!(one.outcome, RuleOutcome::Counts { .. }));
@@ -113,15 +120,15 @@ fn usage(control: &ControlPlane, caller: &Caller, key: &Key, looked: &Decision) 
             value
         })
         .collect();
-    let of_key = overrides::of_key(control, key, caller);
-    Ok(Json(json!({
+    job.go_on()?;
+    let body = json!({
         "domain": key.domain,
         "source": usage.source.name(),
         "cells": cells,
         "others": others,
-        "overrides": of_key,
-    }))
-    .into_response())
+        "overrides": overrides::of_key(control, key, caller),
+    });
+    Ok(in_pieces(&body, job))
 }
 
 fn cell(cell: &CellUsage) -> Value {

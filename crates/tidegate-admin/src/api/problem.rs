@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use tidegate_rules::Diagnostics;
 
-use crate::jobs::TooManyJobs;
+use crate::jobs::{CallerLeft, TooManyJobs};
 
 /// A problem, and the status of its answer.
 #[derive(Debug)]
@@ -181,6 +181,12 @@ impl From<TooManyJobs> for Problem {
                     .hint("try again in a moment")
             }
         }
+    }
+}
+
+impl From<CallerLeft> for Problem {
+    fn from(_: CallerLeft) -> Self {
+        Problem::unavailable("nobody waits for the answer")
     }
 }
 

@@ -16,7 +16,7 @@ use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{ControlPlane, RuleSource, compile_while};
-use crate::jobs;
+use crate::jobs::{self, CallerLeft, Job};
 use crate::low_priority::polled_at_low_priority;
 
 /// The most bytes of a reason.
@@ -104,7 +104,7 @@ pub(crate) async fn publish(
             .and_then(|rules| here.check_here(rules, || to_check.sources()))
             .map_err(|found| Problem::invalid_rules(&found))?;
         let mut warnings = list(rules.warnings());
-        warnings.extend(lost_counters(&rules, running.rules(), &to_check));
+        warnings.extend(lost_counters(&rules, running.rules(), &to_check, job)?);
         Ok::<_, Problem>(warnings)
     });
     let warnings = warnings.await??;
@@ -126,11 +126,17 @@ pub(crate) async fn publish(
     control.published.take_own(store).await;
     let distribution = control.published.distributed(store).await;
     let version = version.number;
-    let answer = jobs::RULES.run(&caller.lane, move |_| {
-        let diff = Diff::between(&before, &documents).of(Some(on), Some(version));
-        ([etag(version)], in_pieces(&Published { version, warnings, diff, distribution })).into_response()
-    });
-    Ok(answer.await?)
+    let answer = move |job: &Job| {
+        let diff = diff_of(&before, &documents, job)?.of(Some(on), Some(version));
+        let published = Published { version, warnings, diff, distribution };
+        Ok(([etag(version)], in_pieces(&published, job)).into_response())
+    };
+    jobs::RULES.run(&caller.lane, answer).await?
+}
+
+/// The differences, unless the caller leaves first.
+pub(crate) fn diff_of(old: &DocumentSet, new: &DocumentSet, job: &Job) -> Result<Diff, CallerLeft> {
+    Diff::between_while(&|| job.is_wanted(), old, new).ok_or(CallerLeft)
 }
 
 /// Checks a reason: a few lines of text. It is stored as long as the change that it explains.
@@ -147,10 +153,11 @@ pub(crate) fn check_reason(reason: &str) -> Answer<()> {
 /// The conflict with a concurrent change, naming what that changed.
 async fn conflict(store: &RuleStore, caller: &Caller, on: u64, current: u64) -> Answer<Problem> {
     let (mine, theirs) = (documents(store, on).await?, documents(store, current).await?);
-    let diff = move |_: &jobs::Job| {
-        serde_json::to_value(Diff::between(&mine, &theirs).of(Some(on), Some(current))).unwrap_or_default()
+    let diff = move |job: &Job| {
+        let diff = diff_of(&mine, &theirs, job)?.of(Some(on), Some(current));
+        Ok::<_, Problem>(serde_json::to_value(diff).unwrap_or_default())
     };
-    let diff = jobs::RULES.run(&caller.lane, diff).await?;
+    let diff = jobs::RULES.run(&caller.lane, diff).await??;
     let problem =
         Problem::conflict(format!("version {current} is in force, and the change was made on {on}"))
             .with("version", current)
@@ -180,24 +187,34 @@ fn check_domains(documents: &DocumentSet) -> Answer<()> {
 }
 
 /// A warning for each rule whose counters would start empty where `rules` replace `running`.
-pub(crate) fn lost_counters(rules: &RuleSet, running: &RuleSet, documents: &DocumentSet) -> Vec<Value> {
+pub(crate) fn lost_counters(
+    rules: &RuleSet,
+    running: &RuleSet,
+    documents: &DocumentSet,
+    job: &Job,
+) -> Result<Vec<Value>, CallerLeft> {
+    job.go_on()?;
     let lost = rules.changes_since(running).lost;
     if lost.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let lines = lines_of(&documents.to_documents());
+    let lines = lines_of(&documents.to_documents(), job)?;
     let warning = |LostCounters { domain, rule, message, hint }: LostCounters| {
         let file = domain.clone();
         let line = lines.get(&(domain, rule)).copied().unwrap_or(1);
         json!({ "severity": "warning", "file": file, "line": line, "column": 1, "message": message, "hint": hint })
     };
-    lost.into_iter().map(warning).collect()
+    Ok(lost.into_iter().map(warning).collect())
 }
 
 /// The lines on which rules begin, counted from one, by domain and name.
-pub(crate) fn lines_of(documents: &[Document]) -> HashMap<(String, String), usize> {
-    let mut lines = HashMap::new();
+pub(crate) type RuleLines = HashMap<(String, String), usize>;
+
+/// Where each rule begins in these documents.
+pub(crate) fn lines_of(documents: &[Document], job: &Job) -> Result<RuleLines, CallerLeft> {
+    let mut lines = RuleLines::new();
     for document in documents {
+        job.go_on()?;
         for one in outline(&document.text).unwrap_or_default() {
             let domain = one.domain.unwrap_or_default();
             let mut line = 1;
@@ -209,7 +226,7 @@ pub(crate) fn lines_of(documents: &[Document]) -> HashMap<(String, String), usiz
             }
         }
     }
-    lines
+    Ok(lines)
 }
 
 pub(crate) fn list(found: Option<&Diagnostics>) -> Vec<Value> {

@@ -94,7 +94,8 @@ pub(crate) async fn replay(
         if let (Role::Viewer, Some(log)) = (role, &names) {
             mask(&mut report, log);
         }
-        Ok(shown(&report, &hidden, sample.as_ref(), asked.html))
+        job.go_on()?;
+        Ok(shown(&report, &hidden, (sample.as_ref(), asked.html), job))
     };
     jobs::REPLAYS.run(&caller.lane, played).await?
 }
@@ -102,8 +103,8 @@ pub(crate) async fn replay(
 fn shown(
     report: &Report,
     hidden: &std::collections::BTreeSet<String>,
-    sample: Option<&replay_sample::Sample>,
-    page: bool,
+    (sample, page): (Option<&replay_sample::Sample>, bool),
+    job: &Job,
 ) -> Response {
     let mut value = serde_json::to_value(report).unwrap_or_default();
     value["sentence"] = replay_sample::sentence(report).into();
@@ -113,7 +114,7 @@ fn shown(
     if page {
         value["html"] = html(report).into();
     }
-    in_pieces(&value)
+    in_pieces(&value, job)
 }
 
 /// Replaces callers by hashes, as viewers see them everywhere, also in the HTML page.
@@ -165,8 +166,7 @@ fn log_played(
     let too_many = |replay: &Replay| match replay.requests() > most_played {
         true => Err(Problem::field("log", format!("its lines stand for more than {most_played} requests"))
             .hint("play it with `tidegate replay`")),
-        false if !job.is_wanted() => Err(Problem::field("log", "nobody waits for the replay")),
-        false => Ok(()),
+        false => Ok(job.go_on()?),
     };
     if parser.format() == LogFormat::Tidegate {
         // In time order: several threads, and perhaps several nodes, wrote it.

@@ -146,7 +146,7 @@ fn played(
             shown["touched"] = json!(touched_in_replay(limit));
         }
     }
-    in_pieces(&value)
+    in_pieces(&value, job)
 }
 
 /// Replays the sample in time order, and finds attributes whose values the log hides: rules can count by them and compare

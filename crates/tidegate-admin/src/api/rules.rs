@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_rules::{Coordination, OnStoreFailure, Rule, RuleSet, Timestamp, outline};
-use tidegate_rulestore::{Diff, Document, DocumentSet, EditError, put_rule, remove_rule};
+use tidegate_rulestore::{Document, DocumentSet, EditError, put_rule, remove_rule};
 
 use super::body::{Body, Path};
 use super::caller::Caller;
 use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
 use super::publish::{
-    Wanted, can_edit, documents, editable, etag, lines_of, list, lost_counters, made_on, publish,
+    Wanted, can_edit, diff_of, documents, editable, etag, lines_of, list, lost_counters, made_on, publish,
 };
 use super::when;
 use crate::control::{Base, ControlPlane, RuleSource, Timeline, compile_while};
-use crate::jobs::{self, Job};
+use crate::jobs::{self, CallerLeft, Job};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,10 +76,10 @@ pub(crate) async fn all(
     State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
 ) -> Answer<Response> {
-    Ok(jobs::RULES.run(&caller.lane, move |_| all_of(&control)).await?)
+    jobs::RULES.run(&caller.lane, move |job| all_of(&control, job)).await?
 }
 
-fn all_of(control: &ControlPlane) -> Response {
+fn all_of(control: &ControlPlane, job: &Job) -> Answer<Response> {
     let running = control.rules.now();
     let snapshot = control.limiter.snapshot();
     let (source, edit_at) = match control.rules.source() {
@@ -92,11 +92,12 @@ fn all_of(control: &ControlPlane) -> Response {
         "source": source,
         "editable": can_edit(control),
         "edit_at": edit_at,
-        "rules": in_short(snapshot.rules(), &documents),
+        "rules": in_short(snapshot.rules(), &documents, job)?,
         "documents": documents,
         "warnings": list(running.warnings.as_ref()),
     });
-    ([etag(running.version())], in_pieces(&body)).into_response()
+    job.go_on()?;
+    Ok(([etag(running.version())], in_pieces(&body, job)).into_response())
 }
 
 pub(crate) async fn put_all(
@@ -126,13 +127,15 @@ pub(crate) async fn one(
     let running = control.rules.now();
     let snapshot = control.limiter.snapshot();
     let (version, of) = (running.version(), (domain.clone(), name.clone()));
-    let found = jobs::RULES.run(&caller.lane, move |_| {
+    let find = move |job: &Job| {
         let documents = running.base.documents();
-        let rules = in_short(snapshot.rules(), &documents);
+        let rules = in_short(snapshot.rules(), &documents, job)?;
         let rule = rules.into_iter().find(|rule| rule.domain == of.0 && rule.name == of.1);
-        (rule, documents.iter().find_map(|document| text_of(&document.text, &of.0, &of.1)))
-    });
-    let (rule, text) = found.await?;
+        job.go_on()?;
+        let text = documents.iter().find_map(|document| text_of(&document.text, &of.0, &of.1));
+        Ok::<_, CallerLeft>((rule, text))
+    };
+    let (rule, text) = jobs::RULES.run(&caller.lane, find).await??;
     let rule = rule.ok_or_else(|| no_rule(&domain, &name))?;
     let compared = match &rule.experiment {
         Some(_) => Some(control.experiment(&domain, &name).await),
@@ -148,7 +151,8 @@ pub(crate) async fn one(
         "experiment_of": compared.as_ref().map(|compared| compared.of),
         "experiment_timeline": compared.and_then(|compared| compared.timeline).as_ref().map(timeline),
     });
-    Ok(([etag(version)], in_pieces(&body)).into_response())
+    // One rule is short.
+    Ok(([etag(version)], in_pieces(&body, &Job::default())).into_response())
 }
 
 fn side_in_short((variant, counts): &(&'static str, [u64; 3])) -> Value {
@@ -235,14 +239,14 @@ fn validated(control: &ControlPlane, wanted: ValidateRules, job: &Job) -> Answer
         Ok(rules) => {
             let running = control.limiter.snapshot();
             let mut found = list(rules.warnings());
-            found.extend(lost_counters(rules, running.rules(), &documents));
-            (found, in_short(rules, &documents.to_documents()))
+            found.extend(lost_counters(rules, running.rules(), &documents, job)?);
+            (found, in_short(rules, &documents.to_documents(), job)?)
         }
         Err(found) => (list(Some(found)), Vec::new()),
     };
-    let diff = Diff::between(&before, &documents);
+    let diff = diff_of(&before, &documents, job)?;
     let body = json!({ "valid": compiled.is_ok(), "diagnostics": diagnostics, "rules": rules, "diff": diff });
-    Ok(in_pieces(&body))
+    Ok(in_pieces(&body, job))
 }
 
 fn no_rule(domain: &str, rule: &str) -> Problem {
@@ -283,8 +287,8 @@ fn text_of(document: &str, domain: &str, name: &str) -> Option<String> {
     Some(lines.join("\n"))
 }
 
-fn in_short(rules: &RuleSet, documents: &[Document]) -> Vec<RuleInShort> {
-    let lines = lines_of(documents);
+fn in_short(rules: &RuleSet, documents: &[Document], job: &Job) -> Result<Vec<RuleInShort>, CallerLeft> {
+    let lines = lines_of(documents, job)?;
     let short = |rule: &Rule| RuleInShort {
         domain: rule.domain().to_owned(),
         name: rule.name().to_owned(),
@@ -324,5 +328,23 @@ fn in_short(rules: &RuleSet, documents: &[Document]) -> Vec<RuleInShort> {
         line: lines.get(&(rule.domain().to_owned(), rule.name().to_owned())).copied(),
     };
     // Rules that only carry bans were not written by anybody.
-    rules.rules().filter(|rule| !rule.is_carrier()).map(short).collect()
+    let written = rules.rules().filter(|rule| !rule.is_carrier());
+    written.map(|rule| job.go_on().map(|()| short(rule))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_rules::{Format, Source};
+
+    use super::*;
+
+    #[test]
+    fn rules_are_not_shown_to_somebody_who_has_left() {
+        const TEXT: &str = "{ domain: api, rules: [{ name: r, limits: [1/s] }] }";
+        let rules = RuleSet::compile(&[Source::new("api", TEXT)], Format::Native).unwrap();
+        let documents = [Document { domain: "api".into(), text: TEXT.into() }];
+        assert_eq!(in_short(&rules, &documents, &Job::default()).unwrap().len(), 1);
+        assert!(in_short(&rules, &[], &Job::left()).is_err(), "before the first rule");
+        assert!(lines_of(&documents, &Job::left()).is_err(), "before the first document");
+    }
 }

@@ -21,7 +21,7 @@ use super::cookie::{self, Scheme};
 use super::guard::{Attempt, csrf_of, peer_of};
 use super::problem::{Answer, Problem};
 use super::publish::can_edit;
-use super::{tokens, when};
+use super::{sessions, tokens, when};
 use crate::control::ControlPlane;
 
 /// How long a sign-in link works.
@@ -93,9 +93,9 @@ pub(crate) async fn log_in(State(control): State<Arc<ControlPlane>>, request: Re
             Ok(Some(caller)) => caller,
             Ok(None) => return Err(refuse(&control, store, attempt, token.as_bytes()).await?),
             // The database does not answer. This node keeps the session, if it knows the token itself.
-            Err(problem) => Caller::open_here(&control, token.as_bytes(), LASTS)?.ok_or(problem)?,
+            Err(problem) => Caller::open_here(&control, token.as_bytes(), peer, LASTS)?.ok_or(problem)?,
         },
-        None => match Caller::open_here(&control, token.as_bytes(), LASTS)? {
+        None => match Caller::open_here(&control, token.as_bytes(), peer, LASTS)? {
             Some(caller) => caller,
             None => {
                 attempt.failed(&control, token.as_bytes()).await?;
@@ -167,7 +167,8 @@ pub(crate) async fn log_out(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Answer<Response> {
-    let session = caller.session().filter(|session| !control.access.sessions.end(session.id()));
+    let session =
+        caller.session().filter(|session| !sessions::end_here(&control, session.id(), None, &caller));
     if let (Some(session), Some(store)) = (session, &control.store) {
         store.end_session(session.id(), None, &caller.actor, control.clock.now()).await?;
     }

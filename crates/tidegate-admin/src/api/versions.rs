@@ -8,13 +8,13 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_rulestore::{Diff, RuleStore, Version};
+use tidegate_rulestore::{RuleStore, Version};
 
 use super::body::{Body, Path, Query};
 use super::caller::Caller;
 use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
-use super::publish::{Wanted, documents, editable, leading, made_on, publish};
+use super::publish::{Wanted, diff_of, documents, editable, leading, made_on, publish};
 use super::rules::Reason;
 use super::when;
 use crate::control::ControlPlane;
@@ -64,8 +64,8 @@ pub(crate) async fn list(
 async fn changes(store: &RuleStore, caller: &Caller, version: &Version) -> Answer<Value> {
     let old = documents(store, version.parent.unwrap_or_default()).await?;
     let new = documents(store, version.number).await?;
-    let rules = move |_: &jobs::Job| json!(Diff::between(&old, &new).rules);
-    Ok(jobs::RULES.run(&caller.lane, rules).await?)
+    let rules = move |job: &jobs::Job| Ok(json!(diff_of(&old, &new, job)?.rules));
+    jobs::RULES.run(&caller.lane, rules).await?
 }
 
 pub(crate) async fn one(
@@ -77,9 +77,9 @@ pub(crate) async fn one(
     let version = find(store, number).await?;
     let mut body = as_json(&version);
     let documents = documents(store, number).await?;
-    let written = move |_: &jobs::Job| {
+    let written = move |job: &jobs::Job| {
         body["documents"] = json!(documents.to_documents());
-        in_pieces(&body)
+        in_pieces(&body, job)
     };
     Ok(jobs::RULES.run(&caller.lane, written).await?)
 }
@@ -97,11 +97,11 @@ pub(crate) async fn diff(
         None => version.parent.unwrap_or_default(),
     };
     let (old, new) = (documents(store, against).await?, documents(store, number).await?);
-    let diff = move |_: &jobs::Job| {
-        let diff = Diff::between(&old, &new);
-        in_pieces(&diff.of(Some(against).filter(|number| *number > 0), Some(number)))
+    let diff = move |job: &jobs::Job| {
+        let diff = diff_of(&old, &new, job)?;
+        Ok(in_pieces(&diff.of(Some(against).filter(|number| *number > 0), Some(number)), job))
     };
-    Ok(jobs::RULES.run(&caller.lane, diff).await?)
+    jobs::RULES.run(&caller.lane, diff).await?
 }
 
 pub(crate) async fn rollback(

@@ -59,6 +59,7 @@ pub(crate) use shared_answers::{SHARED_FOR, SharedAnswers};
 pub use watched::CallerWatch;
 pub(crate) use worthy::{Enforced, worthy};
 
+pub(crate) use local_sessions::LocalSession;
 use local_sessions::LocalSessions;
 
 /// A token from the configuration; it works without a database.

@@ -92,9 +92,9 @@ fn requests_are_counted_once_whatever_rules_they_match() {
 fn rules_of_one_name_in_two_domains_are_counted_apart() {
     let rules = |domain: &str| format!("{{ domain: {domain}, rules: [{{ name: same, limits: [9/hour] }}] }}");
     let world = World::new(&[&rules("web"), &rules("mail")]);
-    world.check_in("web", &[]);
-    world.check_in("mail", &[]);
-    world.check_in("mail", &[]);
+    let _ = world.check_in("web", &[]);
+    let _ = world.check_in("mail", &[]);
+    let _ = world.check_in("mail", &[]);
     let scrape = world.scrape();
     let allowed = |domain: &str| {
         let labels = [("domain", domain), ("rule", "same"), ("result", "allowed"), ("source", "store")];
@@ -115,11 +115,11 @@ fn a_rule_that_has_refused_nobody_says_so() {
 #[test]
 fn a_reload_goes_on_counting() {
     let world = World::new(&["{ domain: api, rules: [{ name: kept, limits: [9/hour] }] }"]);
-    world.check(&[]);
+    let _ = world.check(&[]);
     world.replace_rules(&[
         "{ domain: api, rules: [{ name: new, limits: [9/hour] }, { name: kept, limits: [8/hour] }] }",
     ]);
-    world.check(&[]);
+    let _ = world.check(&[]);
     assert_eq!(world.decisions("kept", "allowed"), Some(2.0));
     assert_eq!(world.decisions("new", "allowed"), Some(1.0));
 }
@@ -128,24 +128,24 @@ fn a_reload_goes_on_counting() {
 fn a_rule_that_is_taken_out_and_put_back_goes_on_counting() {
     let rules = "{ domain: api, rules: [{ name: seasonal, limits: [9/hour] }] }";
     let world = World::new(&[rules]);
-    world.check(&[]);
+    let _ = world.check(&[]);
     world.replace_rules(&["{ domain: api, rules: [] }"]);
-    world.check(&[]);
+    let _ = world.check(&[]);
     assert_eq!(
         world.decisions("seasonal", "allowed"),
         Some(1.0),
         "a count that vanishes is a count that went back"
     );
     world.replace_rules(&[rules]);
-    world.check(&[]);
+    let _ = world.check(&[]);
     assert_eq!(world.decisions("seasonal", "allowed"), Some(2.0));
 }
 
 #[test]
 fn requests_that_no_rule_is_for_are_counted() {
     let world = World::new(&["{ domain: api, rules: [{ name: a, match: { path: /a }, limits: [9/hour] }] }"]);
-    world.check(&[("path", "/b")]);
-    world.check(&[("path", "/c")]);
+    let _ = world.check(&[("path", "/b")]);
+    let _ = world.check(&[("path", "/c")]);
     let asks = [DescriptorAsk::one(&[])];
     let unknown = CheckRequest::new("nowhere", &asks);
     at_once(world.limiter.check(&unknown)).expect_err("no such domain");
@@ -157,12 +157,12 @@ fn requests_that_no_rule_is_for_are_counted() {
 #[test]
 fn who_only_looks_is_counted_apart_from_decisions() {
     let world = World::new(&["{ domain: api, rules: [{ name: one, key: [user], limits: [1/hour] }] }"]);
-    world.check(&[("user", "a")]);
+    let _ = world.check(&[("user", "a")]);
     let entries: [(&str, &[u8]); 1] = [("user", b"a")];
     for _ in 0..7 {
         at_once(world.limiter.usage("api", Descriptor { entries: &entries })).expect("a known domain");
         let asks = [DescriptorAsk::one(&entries).cost(Hits::ZERO)];
-        at_once(world.limiter.check(&CheckRequest::new("api", &asks))).expect("a known domain");
+        let _ = at_once(world.limiter.check(&CheckRequest::new("api", &asks))).expect("a known domain");
     }
     let scrape = world.scrape();
     let decided = |result: &str| {
@@ -198,7 +198,7 @@ fn failures_of_the_store_are_counted_by_what_they_mean() {
     let late = || StoreError::TimedOut { endpoint: "far".into(), waited: Duration::from_millis(10) };
     let world = World::on(Arc::new(Broken(late)), &[rules]);
     for _ in 0..3 {
-        world.check(&[]);
+        let _ = world.check(&[]);
     }
     let scrape = world.scrape();
     let errors = |reason: &str| scrape.get("tidegate_store_errors_total", &[("reason", reason)]);
@@ -210,7 +210,7 @@ fn failures_of_the_store_are_counted_by_what_they_mean() {
 #[test]
 fn no_clients_key_ever_becomes_a_label() {
     let world = World::new(&[EVERY_KIND]);
-    world.check(&[("user", "alice@example.com"), ("device", "alice-phone"), ("path", "/alice")]);
+    let _ = world.check(&[("user", "alice@example.com"), ("device", "alice-phone"), ("path", "/alice")]);
     assert!(!world.text().contains("alice"));
 }
 

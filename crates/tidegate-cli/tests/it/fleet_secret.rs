@@ -1,7 +1,10 @@
-//! What somebody who can write to the fleet's Redis cannot do, if the nodes have a secret that Redis does not have.
+//! What somebody who can write to the fleet's store cannot do, if the nodes have a secret that the store does not have.
 
-use serde_json::json;
-use tidegate_testkit::{Redis, eventually, resp};
+use serde_json::{Value, json};
+use tidegate_fleet::{FleetStore, Over, Published, PublishedRevision, Publishing};
+use tidegate_store_memcached::{MemcachedConfig, MemcachedStore};
+use tidegate_store_postgres::{PostgresConfig, PostgresStore};
+use tidegate_testkit::{Memcached, Postgres, Redis, eventually, resp};
 
 use crate::control_world::{Node, PATIENCE, rules_of};
 
@@ -31,11 +34,16 @@ fn field(redis: &Redis, name: &str) -> String {
     }
 }
 
-/// Writes rules as a fleet without a secret publishes them.
-fn forge(redis: &Redis, lineage: &str, limit: u64) {
+/// Rules as a fleet without a secret publishes them.
+fn unsigned(lineage: &str, limit: u64) -> String {
     let documents = json!([{ "domain": "api", "text": rules_of(limit) }]);
     let set = json!({ "lineage": lineage, "version": 900, "overrides": 0, "documents": documents, "key_overrides": [] });
-    let set = set.to_string();
+    set.to_string()
+}
+
+/// Writes such rules.
+fn forge(redis: &Redis, lineage: &str, limit: u64) {
+    let set = unsigned(lineage, limit);
     redis.cmd(&[
         "HSET", PUBLISHED, "lineage", lineage, "revision", "900", "set", &set, "changes", "", "mark", "",
     ]);
@@ -65,7 +73,68 @@ fn forged_rules_are_refused_and_overwritten() {
     follower.runs(8);
     // A follower may hear of it only when it is over.
     let stderr = leader.server.stderr();
-    assert!(stderr.contains("the published set in Redis is not signed with this fleet's secret"), "{stderr}");
+    assert!(
+        stderr.contains("the published set in the store is not signed with this fleet's secret"),
+        "{stderr}"
+    );
+}
+
+/// What is published in a store that keeps values; none if nothing is.
+async fn kept(store: &dyn FleetStore) -> Option<Published> {
+    store.published().await.unwrap()
+}
+
+/// Writes such rules there, in place of what is published.
+async fn forge_in(store: &dyn FleetStore, limit: u64) {
+    let kept = kept(store).await.unwrap();
+    let set: Value = serde_json::from_slice(&kept.set).unwrap();
+    let lineage = set["lineage"].as_str().unwrap().to_owned();
+    let forged = Published { set: unsigned(&lineage, limit).into(), changes: Vec::new(), ..kept };
+    let revision = PublishedRevision { lineage, revision: 900, ..PublishedRevision::default() };
+    assert_eq!(store.publish(&revision, &forged, Over::Restored).await.unwrap(), Publishing::Stored);
+}
+
+/// On a store that keeps values, as PostgreSQL, Memcached and DynamoDB do: one way to sign serves all of them.
+fn forged_rules_are_refused_in(url: &str, store: impl FnOnce() -> Box<dyn FleetStore>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let node = |admin: &str| {
+        Node::start(&format!("store: {{ url: '{url}', fleet_secret: '{SECRET}' }}\nadmin: {{ {admin} }}"))
+    };
+    let store = runtime.block_on(async { store() });
+    let leader = node("node: leader");
+    let is_there = |text: &str| {
+        let kept = runtime.block_on(kept(&*store));
+        kept.is_some_and(|kept| String::from_utf8_lossy(&kept.set).contains(text))
+    };
+    eventually("it has published its rules", PATIENCE, || is_there("lineage"));
+    let follower = node("node: follower, database: none");
+    assert_eq!(leader.publish(&rules_of(9)).status, 200);
+    follower.runs(9);
+    runtime.block_on(forge_in(&*store, 1));
+    eventually("the leader's rules are there again", PATIENCE, || {
+        assert_eq!((leader.limit(), follower.limit()), (Some(9), Some(9)), "whatever the store holds");
+        is_there("limit: 9")
+    });
+    let stderr = leader.server.stderr();
+    assert!(
+        stderr.contains("the published set in the store is not signed with this fleet's secret"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn forged_rules_are_refused_on_postgres() {
+    let url = Postgres::shared().new_database();
+    let store = || PostgresStore::new(&url.parse().unwrap(), &PostgresConfig::default().timeout(PATIENCE));
+    forged_rules_are_refused_in(&url, || Box::new(store().unwrap()));
+}
+
+#[test]
+fn forged_rules_are_refused_on_memcached() {
+    let server = Memcached::start();
+    let url = Memcached::url_of(&[&server]);
+    let store = || MemcachedStore::new(&url.parse().unwrap(), &MemcachedConfig::default().timeout(PATIENCE));
+    forged_rules_are_refused_in(&url, || Box::new(store().unwrap()));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use serde_json::json;
 use tidegate_testkit::{TidegateServer, eventually};
 
 use crate::access::{PATIENCE, serve};
@@ -366,4 +367,50 @@ fn unfinished_uploads_of_one_caller_hold_what_the_table_says() {
     let _held: Vec<TcpStream> = uploads.into_iter().map(|upload| upload.join().unwrap()).collect();
     let held = memory(&mut server).max(most).saturating_sub(before);
     assert!(held < 64 * MIB, "30 uploads of 31 MiB hold {} MiB", held / MIB);
+}
+
+/// Sends a log of 25 MB to be replayed, and waits for the report.
+fn replay(to: SocketAddr, token: &str) {
+    let line = |user: u64| {
+        let time_us = 1_800_057_600_000_000 + user;
+        format!(
+            r#"{{"time_us":{time_us},"domain":"api","verdict":"admitted","n":1,"attributes":{{"user":"u{user}"}}}}"#
+        )
+    };
+    let rules = "{ domain: api, rules: [{ name: r, key: [user], limits: [5/minute] }] }";
+    let log = (0..220_000).map(line).collect::<Vec<_>>().join("\n");
+    let body = json!({ "documents": [{ "domain": "api", "text": rules }], "log": log }).to_string();
+    let head = format!(
+        "POST /admin/v1/replay/log HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    assert!((23 << 20..31 << 20).contains(&body.len()), "{} bytes", body.len());
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(BUSY_PATIENCE)).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// As many as are worked on at once, each of another caller.
+#[test]
+fn finished_uploads_that_are_worked_on_hold_what_the_table_says() {
+    const TOKENS: [&str; 2] = ["a-token-of-twenty-or-more", "another-token-of-that-length"];
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = serve(dir.path(), "", &[("TIDEGATE_ADMIN__TOKENS", &TOKENS.join(" "))]);
+    let admin = server.addr("admin");
+    let before = memory(&mut server);
+    let uploads = TOKENS.map(|token| std::thread::spawn(move || replay(admin, token)));
+    let mut most = 0;
+    eventually("both are answered", BUSY_PATIENCE, || {
+        most = most.max(memory(&mut server));
+        uploads.iter().all(|upload| upload.is_finished())
+    });
+    uploads.into_iter().for_each(|upload| upload.join().unwrap());
+    let held = most.saturating_sub(before);
+    println!("two logs of 25 MB that are replayed hold {} MiB", held / MIB);
+    assert!(held < 2 * 150 * MIB, "two logs of 25 MB that are replayed hold {} MiB", held / MIB);
 }

@@ -286,6 +286,9 @@ fn ask_as(client: &mut Client, (load, number): (usize, usize), count: usize, beg
     Asked { at: sent - began, took: sent.elapsed(), ping, client: number, policy, user, answer }
 }
 
+/// The least span in which a machine stands still for that a node may take a store for silent: a quarter of what it calls silence.
+const STOOD_STILL: Duration = Duration::from_millis(50);
+
 /// What became of every request of a load.
 pub(crate) struct Outcome {
     pub(crate) asked: Vec<Asked>,
@@ -298,7 +301,8 @@ impl Outcome {
     }
 
     /// Every answer without the store is the one that the rule asks for, and decides as it says; and the store is said to
-    /// have failed in `trouble` only. What is late on a busy machine, while the store answers others, is overload.
+    /// have failed in `trouble` only. What is late on a busy machine, while the store answers others, is overload; a machine
+    /// that stood still is to be tried again.
     pub(crate) fn obeys(&self, what: &str, trouble: Range<Duration>) -> Result<(), String> {
         for Asked { policy, answer, .. } in &self.asked {
             if !answer.is_exact() {
@@ -315,13 +319,24 @@ impl Outcome {
         // What was sent just before is met by it all the same.
         let outside = |one: &&Asked| one.at + one.took < trouble.start || one.at >= trouble.end;
         let outside = |one: &&Asked| one.answer.is_fallback() && outside(one);
-        match self.asked.iter().filter(outside).collect::<Vec<_>>()[..] {
-            [] => Ok(()),
-            [first, ..] => Err(format!(
-                "{what}: the store failed from {:?} to {:?} only: {first:?}",
-                trouble.start, trouble.end
-            )),
-        }
+        let Some(first) = self.asked.iter().find(outside) else { return Ok(()) };
+        let (from, to) = (trouble.start, trouble.end);
+        self.unless_it_stood_still(
+            first.at,
+            &format!("{what}: the store failed from {from:?} to {to:?} only: {first:?}"),
+        )
+    }
+
+    /// For what was taken for a failure about `at`, and was none: an error if the machine stood still then, for a good part of
+    /// the silence that is one.
+    ///
+    /// # Panics
+    /// When it did not: nothing explains it.
+    pub(crate) fn unless_it_stood_still(&self, at: Duration, what: &str) -> Result<(), String> {
+        let about = self.between(at.saturating_sub(Duration::from_secs(1)), at + Duration::from_secs(1));
+        let lag = about.iter().map(|one| one.ping).max().unwrap_or_default();
+        assert!(lag >= STOOD_STILL, "{what}; answers that need no store took {lag:?} at most");
+        Err(format!("{what}; the machine stood still for {lag:?}"))
     }
 
     /// 99.9 % of all answers came within 20 ms, all of them soon. The machine itself may be late: that is measured by

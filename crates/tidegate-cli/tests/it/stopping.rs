@@ -1,15 +1,18 @@
 //! How a server stops: not ready first, then nobody new, then what is under way, then the end.
 
-use std::io::{Read, Write};
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use serde_json::json;
 use tidegate_testkit::{Signal, eventually, http};
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::access::{PATIENCE, serve};
+use crate::control_world::{Node, TOKEN, rules_of};
 
 /// What gRPC's health service says, by its number: 1 is serving, 2 not serving. Nothing where nobody answers.
 pub(crate) fn grpc_health(address: SocketAddr) -> Option<i32> {
@@ -130,4 +133,48 @@ fn a_websocket_has_its_stated_time_at_a_stop_and_no_more() {
     let status = server.process().wait_exit(Duration::from_secs(30)).expect("a tunnel does not hold a stop");
     assert!(status.success());
     assert!(!echoes(&mut tunnel));
+}
+
+/// Whether the process has a thread for work that requests must not wait for.
+fn works(node: &mut Node) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", node.server.process().pid())).unwrap();
+    let name =
+        |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks.flatten().any(|task| name(task) == "low-priority\n")
+}
+
+#[test]
+fn neither_health_nor_a_stop_waits_for_a_preview_of_many_rules() {
+    // Many seconds of work, which the stop does not wait for.
+    const RULES: usize = 50_000;
+    let mut node = Node::start("decision_log: {}");
+    let mut text = rules_of(3);
+    for number in 0..RULES {
+        let _ = writeln!(
+            text,
+            "  - {{ name: r{number}, match: {{ path: '/v1/{number}/*' }}, key: [user], limits: [5/s] }}"
+        );
+    }
+    let proposed = json!({ "documents": [{ "domain": "api", "text": text }] }).to_string();
+    eventually("the start is over", PATIENCE, || !works(&mut node));
+    let mut preview = TcpStream::connect(node.admin).unwrap();
+    let asked = format!(
+        "POST /admin/v1/replay HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{proposed}",
+        proposed.len()
+    );
+    preview.write_all(asked.as_bytes()).unwrap();
+    preview.set_nonblocking(true).unwrap();
+    let is_unanswered =
+        |preview: &TcpStream| preview.peek(&mut [0]).is_err_and(|why| why.kind() == ErrorKind::WouldBlock);
+    eventually("it is worked on", PATIENCE, || works(&mut node));
+    for _ in 0..3 {
+        assert_eq!(http::get(node.admin, "/healthz").status, 200);
+    }
+    assert!(is_unanswered(&preview), "health was answered only after it");
+    node.server.process().signal(Signal::TERM);
+    eventually("the stop has begun", PATIENCE, || node.server.stderr().contains(" stopping: "));
+    assert!(is_unanswered(&preview), "the stop began only after it");
+    let status = node.server.process().wait_exit(PATIENCE).expect("it ends");
+    assert!(status.success());
 }

@@ -1,7 +1,6 @@
 //! Clients against a real server over a real limiter, whose clock stands still until it is moved.
 
 mod client;
-mod processes;
 mod sim;
 
 use std::net::SocketAddr;

@@ -26,7 +26,7 @@ fn a_request_passes_until_the_limit_and_is_refused_until_the_window_ends() {
 #[test]
 fn another_user_has_a_quota_of_its_own() {
     let world = World::new(PER_USER);
-    world.check_cost(&[("user", "42")], 3);
+    let _ = world.check_cost(&[("user", "42")], 3);
     assert_eq!(told(&world.check(&[("user", "43")])), (Some("per-user"), 3, 2));
 }
 
@@ -87,7 +87,7 @@ fn a_shadow_rule_counts_and_is_heard_but_neither_refuses_nor_tells() {
     let world = World::new(
         "- { name: trial, key: [user], shadow: true, limits: [1/minute] }\n- { name: real, key: [user], limits: [5/minute] }",
     );
-    world.check(&[("user", "1")]);
+    let _ = world.check(&[("user", "1")]);
     world.heard.take();
     let decision = world.check(&[("user", "1")]);
     assert!(decision.allowed);
@@ -106,12 +106,12 @@ fn a_rule_is_heard_once_per_request_whatever_the_number_of_its_limits_and_descri
     );
     let both =
         |result| [("two".into(), result, Source::Store), ("one".into(), RuleResult::Allowed, Source::Store)];
-    world.check(&[("user", "a")]);
+    let _ = world.check(&[("user", "a")]);
     assert_eq!(world.heard.take(), both(RuleResult::Allowed));
-    world.check_descriptors(&[(&[("user", "a")], 1), (&[("user", "b")], 1)]);
+    let _ = world.check_descriptors(&[(&[("user", "a")], 1), (&[("user", "b")], 1)]);
     assert_eq!(world.heard.take(), both(RuleResult::Allowed));
     // Only the hour's limit of only one of the two refuses; for the metric the rule refused.
-    world.check_descriptors(&[(&[("user", "b")], 1), (&[("user", "a")], 1)]);
+    let _ = world.check_descriptors(&[(&[("user", "b")], 1), (&[("user", "a")], 1)]);
     assert_eq!(world.heard.take(), both(RuleResult::Refused));
 }
 
@@ -189,7 +189,7 @@ fn a_caller_that_cannot_wait_is_refused_instead_and_takes_no_slot() {
 #[test]
 fn a_refund_gives_back_what_a_check_took() {
     let world = World::new(PER_USER);
-    world.check_cost(&[("user", "1")], 3);
+    let _ = world.check_cost(&[("user", "1")], 3);
     let descriptors = [DescriptorAsk::one(&[("user", b"1")])];
     let request = CheckRequest::new("api", &descriptors);
     at_once(world.limiter.refund(&request, tidegate_core::Hits::new(2), SpentAt::Unknown)).unwrap();

@@ -9,7 +9,7 @@ fn per_user(limit: &str) -> String {
 #[test]
 fn a_raised_limit_counts_at_once_and_keeps_what_was_spent() {
     let world = World::new(&per_user("10/minute"));
-    world.check_cost(&[("user", "1")], 10);
+    let _ = world.check_cost(&[("user", "1")], 10);
     assert!(!world.check(&[("user", "1")]).allowed);
     assert_eq!(world.limiter.use_rules(compile(&per_user("12/minute"))), 2);
     assert_eq!(told(&world.check(&[("user", "1")])), (Some("per-user"), 12, 1));
@@ -18,7 +18,7 @@ fn a_raised_limit_counts_at_once_and_keeps_what_was_spent() {
 #[test]
 fn a_changed_window_is_a_new_counter() {
     let world = World::new(&per_user("10/minute"));
-    world.check_cost(&[("user", "1")], 10);
+    let _ = world.check_cost(&[("user", "1")], 10);
     world.limiter.use_rules(compile(&per_user("10/hour")));
     assert_eq!(told(&world.check(&[("user", "1")])), (Some("per-user"), 10, 9));
 }

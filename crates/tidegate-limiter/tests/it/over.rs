@@ -95,14 +95,14 @@ fn a_request_that_takes_a_place_stays_out_of_debt() {
     assert!(!world.check_cost(USER, 12).allowed);
     assert!(world.check(USER).allowed, "neither place nor quota is gone");
     // What was done already needs no place.
-    world.charge(USER, 5);
+    let _ = world.charge(USER, 5);
     assert!(!world.check(USER).allowed, "the place is taken by the first");
 }
 
 #[test]
 fn a_refund_repays_a_debt() {
     let world = tokens("over: debt, ");
-    world.charge(USER, 1_200);
+    let _ = world.charge(USER, 1_200);
     let entries: [(&str, &[u8]); 1] = [("user", b"a")];
     let asks = [DescriptorAsk::one(&entries)];
     at_once(world.limiter.refund(&CheckRequest::new("api", &asks), Hits::new(300), SpentAt::Unknown))
@@ -136,7 +136,7 @@ fn a_shadow_rule_owes_as_if_it_were_enforced() {
 #[test]
 fn going_into_debt_begins_a_penalty() {
     let world = tokens("over: debt, penalty: 2h, ");
-    world.check_cost(USER, 600);
+    let _ = world.check_cost(USER, 600);
     assert!(!world.check_cost(USER, 600).allowed);
     world.advance(Micros::from_secs(5_400));
     assert!(!world.check(USER).allowed, "the limit has room again, the penalty has not ended");

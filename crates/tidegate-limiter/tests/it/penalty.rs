@@ -41,7 +41,7 @@ fn once_refused_a_caller_is_refused_until_the_penalty_is_over() {
 #[test]
 fn looking_begins_no_penalty() {
     let world = World::new(RULES);
-    world.check_cost(&[("user", "a")], 2);
+    let _ = world.check_cost(&[("user", "a")], 2);
     assert!(!world.check_cost(&[("user", "a")], 0).allowed);
     world.advance(Micros::from_secs(1));
     assert!(world.check(&[("user", "a")]).allowed);

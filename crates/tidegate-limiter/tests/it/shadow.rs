@@ -43,7 +43,7 @@ fn a_shadow_rule_spends_nothing_for_a_request_that_another_rule_refuses() {
          - { name: b, key: [user], shadow: true, limits: [3/minute, 5/hour] }",
     );
     for _ in 0..10 {
-        world.check(&[("user", "42")]);
+        let _ = world.check(&[("user", "42")]);
     }
     // Two passed, so one of three is left to the shadow rule.
     let left = |world: &World| {
@@ -59,9 +59,9 @@ fn what_two_equal_descriptors_spent_of_a_shadow_limit_goes_back_once() {
     );
     let user: &[(&str, &str)] = &[("user", "42")];
     let left = || world.check_cost(user, 0).reports()[1].limit().unwrap().outcome.remaining;
-    world.check_descriptors(&[(user, 1), (user, 1)]);
+    let _ = world.check_descriptors(&[(user, 1), (user, 1)]);
     assert_eq!(left(), 98);
-    world.check_descriptors(&[(user, 1), (user, 1)]);
+    let _ = world.check_descriptors(&[(user, 1), (user, 1)]);
     assert_eq!(left(), 98, "the second is refused, and spends nothing");
 }
 

@@ -50,7 +50,7 @@ type Asked<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], Value);
 #[test]
 fn control_thread_is_free_while_large_rules_are_worked_on() {
     let node = Node::keeping_decisions();
-    node.check("ann");
+    let _ = node.check("ann");
     let documents = json!([{ "domain": "api", "text": many_rules(1_500) }]);
     let on = [("if-match", "\"1\"")];
     // Few rules of many bytes: to copy, hash or free them takes long, too.
@@ -92,24 +92,25 @@ fn now() -> Instant {
 }
 
 /// Those of one caller run one after another, so that what comes last shows whether those before it still run.
-#[test]
-fn jobs_of_clients_that_hang_up_end_and_are_not_waited_for() {
-    const JOBS: u32 = 12;
-    let node = Node::start();
-    let documents = json!({ "documents": [{ "domain": "api", "text": many_rules(1_500) }] });
+fn end_when_their_clients_hang_up(node: &Node, jobs: u32, long: &Asked<'_>, short: &Asked<'_>) {
+    let ask = |(method, path, headers, body): &Asked<'_>| asking(node, method, path, headers, body);
+    let (_, path, ..) = long;
     tidegate_testkit::in_three_tries(|| {
         let began = now();
-        let alone = patiently(&node, "POST", "/rules/validate", &[], &documents);
-        assert!(alone.starts_with("HTTP/1.1 200"), "{alone}");
+        let mut alone = Vec::new();
+        ask(long).read_to_end(&mut alone).unwrap();
+        assert!(alone.starts_with(b"HTTP/1.1 200"), "{path}: {}", String::from_utf8_lossy(&alone));
         let one = began.elapsed();
-        let jobs: Vec<TcpStream> =
-            (0..JOBS).map(|_| asking(&node, "POST", "/rules/validate", &[], &documents)).collect();
-        let mut last = asking(&node, "GET", "/rules", &[], &Value::Null);
+        let jobs: Vec<TcpStream> = (0..jobs).map(|_| ask(long)).collect();
+        // Their bodies must be read before it is its turn to wait.
+        std::thread::park_timeout(one / 4);
+        let mut last = ask(short);
         last.set_read_timeout(Some(one)).unwrap();
         let mut answer = [0; 64];
         if last.read(&mut answer).is_ok() {
-            return Err("it did not wait for the others".to_owned());
+            return Err(format!("{path}: it did not wait for the others"));
         }
+        let all = one * u32::try_from(jobs.len()).unwrap();
         for job in jobs {
             // A reset, as of a client that is killed or gives up without reading.
             socket2::SockRef::from(&job).set_linger(Some(Duration::ZERO)).unwrap();
@@ -119,9 +120,43 @@ fn jobs_of_clients_that_hang_up_end_and_are_not_waited_for() {
         let read = last.read(&mut answer).unwrap();
         assert!(answer[..read].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
         let took = hung_up.elapsed();
-        match took < one * (JOBS / 3) {
+        match took < all / 3 {
             true => Ok(()),
-            false => Err(format!("{took:?} after all left, where one takes {one:?}")),
+            false => Err(format!("{path}: {took:?} after all left, where each takes {one:?}")),
         }
     });
+}
+
+#[test]
+fn jobs_of_clients_that_hang_up_end_and_are_not_waited_for() {
+    let node = Node::start();
+    let documents = json!({ "documents": [{ "domain": "api", "text": many_rules(1_500) }] });
+    let rules: Asked<'_> = ("GET", "/rules", &[], Value::Null);
+    end_when_their_clients_hang_up(&node, 12, &("POST", "/rules/validate", &[], documents), &rules);
+}
+
+/// A log of some seconds of work: its lines, and the requests that each stands for.
+const LINES: u64 = 100;
+const REQUESTS: u64 = 1_000;
+
+/// Of replays one caller may have four at once, and one of them is the last.
+#[test]
+fn replays_of_clients_that_hang_up_end_and_are_not_waited_for() {
+    let node = Node::keeping_decisions();
+    let _ = node.check("ann");
+    let rules = json!([{ "domain": "api", "text": many_rules(1_500) }]);
+    let line = |user| {
+        format!(
+            r#"{{"time_us":{},"domain":"api","verdict":"admitted","n":{REQUESTS},"attributes":{{"user":"{user}"}}}}"#,
+            1_800_057_600_000_000_u64 + user
+        )
+    };
+    let log = |lines| (0..lines).map(line).collect::<Vec<_>>().join("\n");
+    let short: Asked<'_> = ("POST", "/replay/log", &[], json!({ "log": log(1) }));
+    for long in [
+        ("POST", "/replay", &[][..], json!({ "documents": rules })),
+        ("POST", "/replay/log", &[][..], json!({ "log": log(LINES) })),
+    ] {
+        end_when_their_clients_hang_up(&node, 3, &long, &short);
+    }
 }

@@ -25,7 +25,7 @@ fn numbers(decision: &Decision) -> Outcome {
 #[test]
 fn a_flooded_key_over_its_limit_costs_one_call_per_second_and_node() {
     let fleet = fleet(TEN_AN_HOUR, 2);
-    fleet.nodes[0].check_cost("one", 10);
+    let _ = fleet.nodes[0].check_cost("one", 10);
     let mut asked = 0;
     // Two thousand a second through each node, for ten seconds.
     for _ in 0..10_000 {
@@ -44,8 +44,8 @@ fn a_flooded_key_over_its_limit_costs_one_call_per_second_and_node() {
 fn after_a_second_one_call_asks_again_and_the_others_wait_for_it() {
     let fleet = fleet(TEN_AN_HOUR, 1);
     let node = &fleet.nodes[0];
-    node.check_cost("one", 10);
-    node.check("one");
+    let _ = node.check_cost("one", 10);
+    let _ = node.check("one");
     fleet.run_for_millis(1_000);
     node.link.forget_calls();
     let herd: Vec<_> = (0..200).map(|_| node.start("one")).collect();
@@ -61,7 +61,7 @@ fn after_a_second_one_call_asks_again_and_the_others_wait_for_it() {
 fn what_costs_at_least_as_much_is_refused_here_and_what_costs_less_is_asked() {
     let fleet = fleet(TEN_AN_HOUR, 1);
     let node = &fleet.nodes[0];
-    node.check_cost("one", 4);
+    let _ = node.check_cost("one", 4);
     assert_eq!(node.check_cost("one", 8).source, Source::Store);
     for cost in [8, 9, 10, 11] {
         let refused = node.check_cost("one", cost);
@@ -79,7 +79,7 @@ fn what_costs_at_least_as_much_is_refused_here_and_what_costs_less_is_asked() {
 fn a_refusal_ends_when_its_own_time_is_up() {
     let fleet = fleet("{ algorithm: token_bucket, rate: 10/s, burst: 1 }", 1);
     let node = &fleet.nodes[0];
-    node.check("one");
+    let _ = node.check("one");
     let began = fleet.executor.now();
     let refused = node.check("one");
     let retry_after = numbers(&refused).retry_after().unwrap();
@@ -96,7 +96,7 @@ fn a_refusal_ends_when_its_own_time_is_up() {
 fn numbers_told_from_here_are_those_of_the_moment() {
     let fleet = fleet("{ algorithm: token_bucket, rate: 10/s, burst: 50 }", 1);
     let node = &fleet.nodes[0];
-    node.check_cost("one", 45);
+    let _ = node.check_cost("one", 45);
     let first = numbers(&node.check_cost("one", 30));
     assert_eq!(first.remaining, 5);
     fleet.executor.run_for(Micros::from_millis(700));
@@ -137,7 +137,7 @@ fn a_refund_or_a_reset_through_this_node_counts_at_once() {
     for give_back in ["refund", "reset"] {
         let fleet = fleet(TEN_AN_HOUR, 1);
         let node = &fleet.nodes[0];
-        node.check_cost("one", 10);
+        let _ = node.check_cost("one", 10);
         assert!(!node.check("one").allowed);
         // A request that was refused on its way back must not bring the refusal along.
         let overtaken = node.start("two");
@@ -155,7 +155,7 @@ fn a_refund_or_a_reset_through_this_node_counts_at_once() {
 fn a_refusal_under_way_while_hits_are_given_back_is_not_repeated() {
     let fleet = fleet(TEN_AN_HOUR, 1);
     let node = &fleet.nodes[0];
-    node.check_cost("one", 10);
+    let _ = node.check_cost("one", 10);
     // Refused by the store before the refund, heard of after it.
     let slow = node.start("one");
     fleet.executor.run_for(Micros::new(260));
@@ -178,7 +178,7 @@ fn a_refund_or_a_reset_through_another_node_counts_within_a_second() {
     for give_back in ["refund", "reset"] {
         let fleet = fleet(TEN_AN_HOUR, 2);
         let [here, there] = &fleet.nodes[..] else { panic!("two nodes") };
-        here.check_cost("one", 10);
+        let _ = here.check_cost("one", 10);
         let sent = fleet.executor.now();
         assert!(!here.check("one").allowed);
         match give_back {
@@ -195,7 +195,7 @@ fn a_refund_or_a_reset_through_another_node_counts_within_a_second() {
 fn a_raised_limit_counts_at_once_where_the_rules_changed() {
     let fleet = fleet(TEN_AN_HOUR, 1);
     let node = &fleet.nodes[0];
-    node.check_cost("one", 10);
+    let _ = node.check_cost("one", 10);
     assert!(!node.check("one").allowed);
     node.limiter.use_rules(compile(&rules("{ algorithm: fixed_window, limit: 12, window: 1h }")));
     assert!(node.check("one").allowed);
@@ -224,7 +224,7 @@ fn leases_and_refusals_that_count_are_asked_every_time() {
     ] {
         let fleet = fleet(limit, 1);
         let node = &fleet.nodes[0];
-        node.check("one");
+        let _ = node.check("one");
         for _ in 0..3 {
             let refused = node.check("one");
             assert_eq!((refused.allowed, refused.source), (false, Source::Store), "{limit}");
@@ -282,8 +282,8 @@ fn whatever_the_algorithm_a_refusal_told_here_is_what_the_store_would_say() {
 fn a_refusal_told_here_allocates_nothing_and_wakes_nobody() {
     let fleet = fleet(TEN_AN_HOUR, 1);
     let node = &fleet.nodes[0];
-    node.check_cost("one", 10);
-    node.check("one");
+    let _ = node.check_cost("one", 10);
+    let _ = node.check("one");
     let entries: [(&str, &[u8]); 1] = [("user", b"one")];
     let asks = [tidegate_limiter::DescriptorAsk::one(&entries)];
     let request = tidegate_limiter::CheckRequest::new("api", &asks);
@@ -320,7 +320,7 @@ fn a_refusal_after_a_penalty_ended_goes_to_the_store_and_begins_the_next_one_onc
         limits: [{ algorithm: sliding_log, limit: 4, window: 2s }] }";
     let fleet = Fleet::new(rules, Setting { nodes: 1, latency: (250, 250), ..Setting::default() });
     let node = &fleet.nodes[0];
-    node.check_cost("one", 4);
+    let _ = node.check_cost("one", 4);
     fleet.run_for_millis(200);
     assert!(!node.check("one").allowed, "its penalty ends a second from here");
     fleet.run_for_millis(980);

@@ -43,8 +43,8 @@ fn a_node_that_has_left_is_no_longer_counted() {
 #[test]
 fn a_node_goes_on_from_what_the_store_had_left() {
     let fleet = Fleet::running(TWENTY, Setting { nodes: 2, ..Setting::default() });
-    fleet.nodes[0].check_cost("one", 14);
-    fleet.nodes[0].check_cost("full", 20);
+    let _ = fleet.nodes[0].check_cost("one", 14);
+    let _ = fleet.nodes[0].check_cost("full", 20);
     lose_the_store(&fleet);
     // Six were left: three each.
     assert_eq!(admitted(&fleet.nodes[0], "one", 30), 3);
@@ -100,7 +100,7 @@ fn a_second_outage_starts_from_what_the_store_said_last_not_from_the_first_one()
     assert_eq!(admitted(&fleet.nodes[0], "one", 5), 5);
     fleet.set(Weather::Fine);
     fleet.run_for_millis(2_000);
-    fleet.nodes[0].check("one");
+    let _ = fleet.nodes[0].check("one");
     lose_the_store(&fleet);
     assert_eq!(admitted(&fleet.nodes[0], "one", 30), 14);
 }
@@ -154,7 +154,7 @@ fn an_open_rule_lets_pass_and_tells_what_was_left() {
         "- { name: a, key: [user], on_store_failure: open, limits: [{ algorithm: fixed_window, limit: 20, window: 1h }] }",
         Setting::default(),
     );
-    fleet.nodes[0].check_cost("one", 15);
+    let _ = fleet.nodes[0].check_cost("one", 15);
     lose_the_store(&fleet);
     for _ in 0..30 {
         let decision = fleet.nodes[0].check("one");

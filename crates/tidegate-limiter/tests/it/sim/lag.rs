@@ -56,7 +56,7 @@ fn what_the_store_spends_for_those_who_were_late_goes_back() {
         }
         node.link.set(Weather::Fine);
         fleet.run_for_millis(100);
-        node.check_cost("one", 0);
+        let _ = node.check_cost("one", 0);
         fleet.run_for_millis(100);
         let look = node.check_cost("one", 0);
         assert_eq!(look.governing().unwrap().limit().unwrap().outcome.remaining, left, "{policy}");

@@ -65,7 +65,7 @@ fn what_a_late_call_spent_comes_back_although_the_store_does_not_take_it_at_firs
 fn what_was_spent_where_the_limit_refused_the_rest_comes_back_and_no_more() {
     let fleet = Fleet::running(&rules("closed"), Setting::default());
     let node = &fleet.nodes[0];
-    node.check_cost("one", 19);
+    let _ = node.check_cost("one", 19);
     node.link.set(LATE);
     let waiting: Vec<_> = (0..2).map(|_| node.start("one")).collect();
     assert!(waiting.into_iter().all(|one| !one.wait().decision.allowed));

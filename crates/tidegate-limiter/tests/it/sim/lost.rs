@@ -50,9 +50,9 @@ fn a_failover_gives_back_what_it_lost_and_no_more() {
 #[test]
 fn after_a_failover_whoever_was_refused_is_admitted_within_a_second() {
     let fleet = Fleet::running(&rules("closed"), Setting { nodes: 2, ..Setting::default() });
-    fleet.nodes[0].check_cost("one", LIMIT - 1);
+    let _ = fleet.nodes[0].check_cost("one", LIMIT - 1);
     fleet.run_for_millis(100);
-    fleet.nodes[0].check("one");
+    let _ = fleet.nodes[0].check("one");
     assert!(fleet.nodes.iter().all(|node| !node.check("one").allowed));
     fleet.truth.memory.fail_over(Micros::from_millis(50));
     fleet.run_for_millis(1_000);

@@ -105,7 +105,7 @@ fn a_core_of_its_own_has_calls_of_its_own_and_the_same_memory() {
     let side_by_side = [node.start("one"), second.start("one")];
     assert!(side_by_side.into_iter().all(|one| one.wait().decision.allowed));
     assert_eq!(node.link.seen.lock().unwrap().most_at_once_per_lane, 2);
-    node.check_cost("one", 1);
+    let _ = node.check_cost("one", 1);
     assert_eq!(node.check("one").source, Source::Store);
     assert_eq!(second.check("one").source, Source::DenyCache);
     assert_eq!(remaining(&second.check_cost("two", 0), "here"), 7);

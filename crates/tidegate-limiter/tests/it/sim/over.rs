@@ -17,7 +17,7 @@ fn fleet() -> Fleet {
 fn a_charge_reaches_the_store_past_a_remembered_refusal() {
     let fleet = fleet();
     let node = &fleet.nodes[0];
-    node.check_cost("one", 10);
+    let _ = node.check_cost("one", 10);
     assert!(!node.check("one").allowed);
     assert_eq!(node.check("one").source, Source::DenyCache, "the refusal is remembered");
     assert_eq!(node.charge("one", 10).source, Source::Store);
@@ -32,7 +32,7 @@ fn charges_at_one_moment_all_count() {
     let fleet = fleet();
     let node = &fleet.nodes[0];
     for _ in 0..5 {
-        node.charge("one", 4);
+        let _ = node.charge("one", 4);
     }
     // Twenty of ten: a full bucket's worth is owed.
     fleet.executor.run_for(Micros::from_secs(3_599));
@@ -50,8 +50,8 @@ fn charges_without_the_store_are_owed_under_every_policy() {
         let fleet = Fleet::running(&rules, Setting { latency: (250, 250), ..Setting::default() });
         let node = &fleet.nodes[0];
         fleet.set(Weather::Refuses);
-        node.charge("one", 6);
-        node.charge("one", 3);
+        let _ = node.charge("one", 6);
+        let _ = node.charge("one", 3);
         fleet.set(Weather::Fine);
         fleet.run_for_millis(60_000);
         node.assert_idle();
@@ -66,7 +66,7 @@ fn charges_while_the_store_is_away_count_here_and_are_settled_up_to_the_share() 
     let node = &fleet.nodes[0];
     fleet.set(Weather::Refuses);
     for _ in 0..5 {
-        node.charge("one", 6);
+        let _ = node.charge("one", 6);
     }
     assert!(!node.check("one").allowed);
     fleet.set(Weather::Fine);

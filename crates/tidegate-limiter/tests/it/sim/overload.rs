@@ -160,10 +160,10 @@ fn a_full_queue_is_overload_answered_at_once_and_opens_no_breaker() {
 fn what_is_known_to_be_refused_or_spent_stays_so_in_overload_even_where_the_rule_is_open() {
     let fleet = Fleet::new(&rules("open", 300), small_queue());
     let node = &fleet.nodes[0];
-    node.check_cost("refused", 300);
+    let _ = node.check_cost("refused", 300);
     assert!(!node.check("refused").allowed);
-    node.check_cost("spent", 300);
-    node.check_cost("half", 150);
+    let _ = node.check_cost("spent", 300);
+    let _ = node.check_cost("half", 150);
     fleet.run_for_millis(1_001);
     let _busy = node.start("busy");
     fleet.executor.settle();
@@ -201,7 +201,7 @@ fn told(fleet: &Fleet, user: &str, requests: usize) -> (usize, Vec<Source>) {
 fn in_overload_a_local_rule_admits_its_share_and_then_says_to_ask_again_soon() {
     let fleet = Fleet::running(&rules("local", 20), Setting { nodes: 2, ..small_queue() });
     let node = &fleet.nodes[0];
-    node.check_cost("seen", 10);
+    let _ = node.check_cost("seen", 10);
     let waiting = fill(&fleet);
     for (user, share) in [("seen", 5), ("unseen", 10)] {
         assert_eq!(told(&fleet, user, 30), (share, vec![Source::OverloadLocal]), "{user}");
@@ -271,7 +271,7 @@ fn overload_refusal_of_a_local_rule_begins_no_penalty() {
 fn in_overload_an_open_rule_lets_pass_no_more_than_its_limit_and_charges_it() {
     let fleet = Fleet::running(&rules("open", 20), Setting { nodes: 2, ..small_queue() });
     let node = &fleet.nodes[0];
-    node.check_cost("seen", 15);
+    let _ = node.check_cost("seen", 15);
     let waiting = fill(&fleet);
     assert_eq!(told(&fleet, "seen", 30), (5, vec![Source::OverloadOpen]));
     assert_eq!(told(&fleet, "unseen", 30), (20, vec![Source::OverloadOpen]));

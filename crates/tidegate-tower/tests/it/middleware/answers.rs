@@ -79,6 +79,31 @@ async fn a_layer_that_reads_no_key_of_its_rules_does_not_build() {
 }
 
 #[tokio::test]
+async fn a_layer_whose_rules_never_match_what_it_reads_does_not_build() {
+    let build = |rule: &str| RateLimitLayer::new(limiter(&format!("  - {{ name: free, {rule} }}")), "api");
+    let error = build("match: { plan: free }, key: [ip], limits: [1/s]").unwrap_err();
+    assert!(
+        matches!(&error, LayerError::Unmatched { rule, attribute, .. } if rule == "free" && attribute == "plan")
+    );
+    let text = error.to_string();
+    assert!(text.starts_with("rule free matches by `plan`, which this layer does not read"), "{text}");
+    for never in ["{ plan: free*, path: / }", "{ plan: [free, none] }"] {
+        assert!(build(&format!("match: {never}, key: [ip], limits: [1/s]")).is_err(), "{never}");
+    }
+    // What holds for a request without the attribute, or does not ask for it, counts.
+    let tiers = "tiers: { on: plan, default: free, free: [1/s] }";
+    for counts in
+        ["match: { plan: { not: paid } }, limits: [1/s]", "match: { path: / }, limits: [1/s]", tiers]
+    {
+        assert!(build(&format!("key: [ip], {counts}")).is_ok(), "{counts}");
+    }
+    assert!(build("enabled: false, match: { plan: free }, limits: [1/s]").is_ok());
+    let rules = "  - { name: free, match: { plan: free }, limits: [1/s] }";
+    let elsewhere = RateLimitLayer::builder(limiter(rules), "api").asked_elsewhere(["plan"]);
+    assert!(elsewhere.build().is_ok());
+}
+
+#[tokio::test]
 async fn identity_and_what_a_layer_before_has_found_are_counted_together() {
     #[derive(Clone)]
     struct User(&'static str);

@@ -1,16 +1,18 @@
 //! Twenty processes on two servers and one Redis.
 
 use std::env;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_runtime::DataPlane;
+use tidegate_client::{Client, OnFailure, Source};
+use tidegate_limiter::NoObserver;
+use tidegate_runtime::{DataPlane, Listener, Settings};
+use tidegate_server::http::Http;
+use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::SystemClock;
 use tidegate_testkit::Redis;
-
-use super::{serve, url_of};
-use crate::{Client, OnFailure, Source};
 
 const LIMIT: u64 = 30_000;
 const RULES: &str = "
@@ -50,14 +52,21 @@ async fn twenty_processes_on_two_servers_and_one_redis_are_never_over() {
     let redis = Redis::start();
     let servers: Vec<DataPlane> = (0..2)
         .map(|_| {
-            let limiter = tidegate::on_redis(RULES, &redis.url()).unwrap();
-            serve(&Arc::new(limiter), Arc::new(SystemClock::new()))
+            let limiter = Arc::new(tidegate::on_redis(RULES, &redis.url()).unwrap());
+            let (observer, clock) = (Arc::new(NoObserver), Arc::new(SystemClock::new()));
+            let settings = ServiceSettings::default();
+            let service = Arc::new(Service { limiter, observer, clock, settings });
+            let http = Http::new(service.clone());
+            let any = SocketAddr::from(([127, 0, 0, 1], 0));
+            let bind = Listener::bind("http", any, move |_| Arc::new(http.for_worker(service.clone())));
+            let listener = bind.unwrap();
+            DataPlane::start(&Settings::default(), vec![listener]).unwrap()
         })
         .collect();
     let process = |number: usize| {
         Command::new(env::current_exe().unwrap())
-            .args(["tests::processes::one_of_twenty_processes", "--exact", "--nocapture"])
-            .env(SERVER, url_of(&servers[number % 2]))
+            .args(["processes::one_of_twenty_processes", "--exact", "--nocapture"])
+            .env(SERVER, format!("http://{}", servers[number % 2].addresses()[0].1))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap()
