@@ -42,7 +42,8 @@ mod upkeep;
 mod url;
 mod values;
 
-pub use config::{ConfigError, NoObserver, Observer, PostgresConfig, TimeSource, TlsFiles};
+pub use config::{ConfigError, PostgresConfig, TimeSource, TlsFiles};
 pub use store::PostgresStore;
+pub use tidegate_store::CallObserver;
 pub use upkeep::ServerReport;
 pub use url::{PostgresUrl, UrlError};
