@@ -300,8 +300,8 @@ pub enum FleetError {
     },
     /// It is not signed, or not with this fleet's secret.
     #[error(
-        "{what} in Redis is not signed with this fleet's secret: a node without `store.fleet_secret` wrote it, or somebody \
-         else who can write to Redis"
+        "{what} in the store is not signed with this fleet's secret: a node without `store.fleet_secret` wrote it, or \
+         somebody else who can write to the store"
     )]
     Unsigned {
         /// What was read.
@@ -309,7 +309,8 @@ pub enum FleetError {
     },
     /// It is signed, and older than what this node accepted before.
     #[error(
-        "the published set in Redis is older than one that this node had before: Redis lost writes, or somebody put it back"
+        "the published set in the store is older than one that this node had before: the store lost writes, or somebody put \
+         it back"
     )]
     Outdated,
 }

@@ -65,7 +65,10 @@ fn forged_rules_are_refused_and_overwritten() {
     follower.runs(8);
     // A follower may hear of it only when it is over.
     let stderr = leader.server.stderr();
-    assert!(stderr.contains("the published set in Redis is not signed with this fleet's secret"), "{stderr}");
+    assert!(
+        stderr.contains("the published set in the store is not signed with this fleet's secret"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -187,7 +187,7 @@ impl StoreFleet {
                 self.latest.fetch_max(serial, Ordering::Relaxed);
                 return Ok(());
             }
-            Publishing::OtherDatabase => "nodes with another database publish to this Redis",
+            Publishing::OtherDatabase => "nodes with another database publish to this store",
             Publishing::Behind => "another node has published meanwhile",
         };
         Err(FleetError::Refused(refused.to_owned()))
