@@ -1,7 +1,7 @@
 //! Each kind of shared store, a section each: how it is named, read, opened and watched, and what it costs.
 //!
-//! A new one needs a row, a variant, its arms, and a section. What it costs is measured by `cargo xtask bench stores` (PostgreSQL
-//! and Memcached: bytes of a user, and the server's CPU of a decision), rounded up.
+//! A new one needs its place in the list, a variant with its two arms, and a section. What a counter costs is what `cargo xtask bench
+//! stores` prints of 100,000 keys with 256 requests in flight (bytes a user; CPU us, server), rounded up.
 
 use std::ops::{Deref, DerefMut};
 
@@ -59,13 +59,14 @@ static POSTGRES: Kind = Kind {
     read: Some(postgres::read),
     #[cfg(not(feature = "postgres-store"))]
     read: None,
-    // Half of every page is left free, so what is appended to a row takes twice its size.
+    // Measured: 10.2 us, and 217 bytes; 344 in a new table, of which no page was swept yet. Half of every page is left free, so
+    // what is appended to a row takes twice its size.
     costs: Costs {
         key_bytes: 350,
         hit_bytes: 10,
         lease_bytes: 28,
         calls: [2, 2],
-        us_per_counter: 50.0,
+        us_per_counter: 15.0,
         is_spread: false,
     },
 };
@@ -171,12 +172,13 @@ static MEMCACHED: Kind = Kind {
     read: Some(memcached::read),
     #[cfg(not(feature = "memcached"))]
     read: None,
+    // Measured: 3.8 us, and 155 bytes.
     costs: Costs {
         key_bytes: 180,
         hit_bytes: 5,
         lease_bytes: 14,
         calls: [2, 3],
-        us_per_counter: 10.0,
+        us_per_counter: 5.0,
         is_spread: true,
     },
 };
