@@ -48,10 +48,11 @@ const INTRODUCTION: &str = "\
 
 - Labels come from rule files, the configuration and the source code alone: **no client's key ever becomes a label**. At most
   10,000 rules and 10,000 limits have series of their own; `rules_sharing_series` and `limits_without_series` count the rest.
-- Redis counts keys and memory for the whole server, not by prefix (`store_keys`, `store_memory_bytes`, read from `INFO` every
-  5 s). Where other programs use the same Redis, theirs are in it. Give tidegate a Redis, or a database, of its own.
+- Redis and Memcached count keys and memory for the whole server, not by prefix (`store_keys`, `store_memory_bytes`, read every
+  5 s). Where other programs use the same server, theirs are in it: give tidegate one of its own. PostgreSQL and DynamoDB count
+  those of its table, as of their last statistics.
 - `decision_duration_seconds` has exemplars in OpenMetrics: the trace id of a request that came with a sampled `traceparent`.
-- A part that is not in use (no proxy, no Redis, no shedding, no decision log) has no metrics: a zero would be a lie.
+- A part that is not in use (no proxy, no shared store, no shedding, no decision log) has no metrics: a zero would be a lie.
 
 | Name | Type | Labels and their values | Meaning |
 |---|---|---|---|

@@ -13,6 +13,7 @@ mod reload;
 mod repeats;
 mod rules;
 mod settings;
+mod stores;
 mod terminal;
 mod unread;
 mod usage;

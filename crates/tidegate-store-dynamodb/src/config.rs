@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_store::Clock;
+use tidegate_store::{CallObserver, Clock, NoCallObserver};
 
 /// Settings of a DynamoDB store.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ pub struct DynamoDbConfig {
     /// Who calls.
     pub login: Login,
     /// Is notified of calls.
-    pub observer: Arc<dyn Observer>,
+    pub observer: Arc<dyn CallObserver>,
     /// The clock that decides.
     pub time: TimeSource,
 }
@@ -38,20 +38,6 @@ pub enum TimeSource {
     Given(Arc<dyn Clock>),
 }
 
-/// Is notified of every call.
-pub trait Observer: Send + Sync + 'static {
-    /// A call ended; `failure` is why it failed, as a name of few.
-    fn called(&self, failure: Option<&'static str>);
-}
-
-/// Ignores everything.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoObserver;
-
-impl Observer for NoObserver {
-    fn called(&self, _: Option<&'static str>) {}
-}
-
 impl Default for DynamoDbConfig {
     fn default() -> Self {
         DynamoDbConfig {
@@ -61,7 +47,7 @@ impl Default for DynamoDbConfig {
             connect_timeout: Duration::from_secs(1),
             max_in_flight: 64,
             login: Login::Found,
-            observer: Arc::new(NoObserver),
+            observer: Arc::new(NoCallObserver),
             time: TimeSource::DynamoDb,
         }
     }
@@ -156,7 +142,7 @@ impl DynamoDbConfig {
 
     /// Sets the observer.
     #[must_use]
-    pub fn observer(self, observer: Arc<dyn Observer>) -> Self {
+    pub fn observer(self, observer: Arc<dyn CallObserver>) -> Self {
         DynamoDbConfig { observer, ..self }
     }
 

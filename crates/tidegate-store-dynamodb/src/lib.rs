@@ -44,7 +44,8 @@ mod store;
 mod table;
 mod url;
 
-pub use config::{ConfigError, DynamoDbConfig, Login, NoObserver, Observer, TimeSource};
+pub use config::{ConfigError, DynamoDbConfig, Login, TimeSource};
 pub use store::{DynamoDb, DynamoDbStore, MOST_LEASES, MOST_LOGGED};
 pub use table::TableReport;
+pub use tidegate_store::CallObserver;
 pub use url::{DynamoDbUrl, UrlError};

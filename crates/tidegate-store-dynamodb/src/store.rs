@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use tidegate_core::{KeyRoom, Timestamp};
+use tidegate_store::CallObserver;
 use tidegate_store_items::{Deadline, Failure, ItemStore, Items, Layout, Place, ServerClock, Work};
 
 use crate::api::Api;
 use crate::change::{Changer, MOST_ITEMS};
-use crate::config::{ConfigError, DynamoDbConfig, Observer};
+use crate::config::{ConfigError, DynamoDbConfig};
 use crate::credentials::Credentials;
 use crate::http_client::HttpClient;
 use crate::url::DynamoDbUrl;
@@ -29,7 +30,7 @@ pub struct DynamoDb {
     pub(crate) changer: Changer,
     pub(crate) endpoint: String,
     pub(crate) patience: std::time::Duration,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn CallObserver>,
 }
 
 impl Items for DynamoDb {
@@ -74,8 +75,8 @@ impl Items for DynamoDb {
         self.changer.now()
     }
 
-    fn called(&self, failure: Option<&'static str>) {
-        self.observer.called(failure);
+    fn called(&self, server: &str, failure: Option<&'static str>) {
+        self.observer.called(server, failure);
     }
 
     fn key_room() -> KeyRoom {

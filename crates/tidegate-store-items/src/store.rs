@@ -61,8 +61,8 @@ pub trait Items: Sized + Send + Sync + 'static {
     /// The time that decides.
     fn now(&self) -> Timestamp;
 
-    /// A call ended; `failure` is why it failed, as a name of few.
-    fn called(&self, failure: Option<&'static str>);
+    /// A call to this server ended; `failure` is why it failed, as a name of few.
+    fn called(&self, server: &str, failure: Option<&'static str>);
 
     /// What an item has room for.
     fn key_room() -> KeyRoom;
@@ -157,9 +157,10 @@ impl<I: Items> Inner<I> {
 
     /// Counts a call.
     fn count<T>(&self, groups: &[Vec<Place>], ran: Result<T, Failure>) -> Result<T, StoreError> {
-        self.items.called(ran.as_ref().err().map(Failure::reason));
-        let server = || groups.iter().flatten().next().map_or(0, |place| place.server);
-        ran.map_err(|failure| failure.into_store_error(self.layout.endpoints[server()].clone()))
+        let server = groups.iter().flatten().next().map_or(0, |place| place.server);
+        let server = self.layout.endpoints[server].as_str();
+        self.items.called(server, ran.as_ref().err().map(Failure::reason));
+        ran.map_err(|failure| failure.into_store_error(server.to_owned()))
     }
 
     /// Changes one item.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_store::Clock;
+use tidegate_store::{CallObserver, Clock, NoCallObserver};
 
 /// Settings of a Memcached store.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ pub struct MemcachedConfig {
     /// How long a canary is left alone: whether the servers forget what nobody touched for so long is measured.
     pub canary_age: Duration,
     /// Is notified of calls.
-    pub observer: Arc<dyn Observer>,
+    pub observer: Arc<dyn CallObserver>,
     /// The clock that decides.
     pub time: TimeSource,
 }
@@ -38,20 +38,6 @@ pub enum TimeSource {
     Given(Arc<dyn Clock>),
 }
 
-/// Is notified of every call.
-pub trait Observer: Send + Sync + 'static {
-    /// A call ended; `failure` is why it failed, as a name of few.
-    fn called(&self, failure: Option<&'static str>);
-}
-
-/// Ignores everything.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoObserver;
-
-impl Observer for NoObserver {
-    fn called(&self, _: Option<&'static str>) {}
-}
-
 impl Default for MemcachedConfig {
     fn default() -> Self {
         MemcachedConfig {
@@ -61,7 +47,7 @@ impl Default for MemcachedConfig {
             connect_timeout: Duration::from_secs(1),
             max_in_flight: 1_024,
             canary_age: Duration::from_secs(60),
-            observer: Arc::new(NoObserver),
+            observer: Arc::new(NoCallObserver),
             time: TimeSource::Memcached,
         }
     }
@@ -129,7 +115,7 @@ impl MemcachedConfig {
 
     /// Sets the observer.
     #[must_use]
-    pub fn observer(self, observer: Arc<dyn Observer>) -> Self {
+    pub fn observer(self, observer: Arc<dyn CallObserver>) -> Self {
         MemcachedConfig { observer, ..self }
     }
 

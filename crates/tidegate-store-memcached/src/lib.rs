@@ -31,7 +31,8 @@ mod upkeep;
 mod url;
 mod wire;
 
-pub use config::{ConfigError, MemcachedConfig, NoObserver, Observer, TimeSource};
+pub use config::{ConfigError, MemcachedConfig, TimeSource};
 pub use store::{MOST_LEASES, MOST_LOGGED, Memcached, MemcachedStore};
+pub use tidegate_store::CallObserver;
 pub use upkeep::ServerReport;
 pub use url::{MemcachedUrl, UrlError};

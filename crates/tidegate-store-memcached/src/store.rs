@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tidegate_core::{KeyRoom, Timestamp};
+use tidegate_store::CallObserver;
 use tidegate_store_items::{Deadline, Failure, ItemStore, Items, Layout, Namer, Place, ServerClock, Work};
 
 use crate::change::Changer;
-use crate::config::{ConfigError, MemcachedConfig, Observer};
+use crate::config::{ConfigError, MemcachedConfig};
 use crate::link::Links;
 use crate::upkeep::Canaries;
 use crate::url::{MemcachedUrl, name};
@@ -28,7 +29,7 @@ pub struct Memcached {
     pub(crate) names: Namer,
     pub(crate) endpoints: Vec<String>,
     pub(crate) patience: std::time::Duration,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn CallObserver>,
     pub(crate) canaries: Canaries,
 }
 
@@ -75,8 +76,8 @@ impl Items for Memcached {
         self.changer.now()
     }
 
-    fn called(&self, failure: Option<&'static str>) {
-        self.observer.called(failure);
+    fn called(&self, server: &str, failure: Option<&'static str>) {
+        self.observer.called(server, failure);
     }
 
     fn key_room() -> KeyRoom {

@@ -158,7 +158,8 @@ impl Memcached {
         };
         let mut change = change;
         let ran = self.change(&[vec![place]], deadline, &mut change).await;
-        self.called(ran.as_ref().err().map(Failure::reason));
-        ran.map(|_| was_there).map_err(|failure| failure.into_store_error(self.endpoints[server].clone()))
+        let endpoint = self.endpoints[server].as_str();
+        self.called(endpoint, ran.as_ref().err().map(Failure::reason));
+        ran.map(|_| was_there).map_err(|failure| failure.into_store_error(endpoint.to_owned()))
     }
 }

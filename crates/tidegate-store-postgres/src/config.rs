@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_store::Clock;
+use tidegate_store::{CallObserver, Clock, NoCallObserver};
 
 /// Settings of a PostgreSQL store.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct PostgresConfig {
     /// Trust roots and client certificate for `sslmode=require`.
     pub tls: TlsFiles,
     /// Is notified of calls.
-    pub observer: Arc<dyn Observer>,
+    pub observer: Arc<dyn CallObserver>,
     /// The clock that decides.
     pub time: TimeSource,
 }
@@ -51,20 +51,6 @@ pub enum TimeSource {
     Given(Arc<dyn Clock>),
 }
 
-/// Is notified of every call.
-pub trait Observer: Send + Sync + 'static {
-    /// A call ended; `failure` is why it failed, as a name of few.
-    fn called(&self, failure: Option<&'static str>);
-}
-
-/// Ignores everything.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoObserver;
-
-impl Observer for NoObserver {
-    fn called(&self, _: Option<&'static str>) {}
-}
-
 impl Default for PostgresConfig {
     fn default() -> Self {
         PostgresConfig {
@@ -74,7 +60,7 @@ impl Default for PostgresConfig {
             connect_timeout: Duration::from_secs(1),
             connections: 4,
             tls: TlsFiles::default(),
-            observer: Arc::new(NoObserver),
+            observer: Arc::new(NoCallObserver),
             time: TimeSource::Postgres,
         }
     }
@@ -142,7 +128,7 @@ impl PostgresConfig {
 
     /// Sets the observer.
     #[must_use]
-    pub fn observer(self, observer: Arc<dyn Observer>) -> Self {
+    pub fn observer(self, observer: Arc<dyn CallObserver>) -> Self {
         PostgresConfig { observer, ..self }
     }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tidegate_core::{Limit, Micros, Timestamp};
 use tidegate_fleet::{FleetReply, HasValueFleet, ValueFleet, ValueStore, Values};
 use tidegate_store::{
-    BatchOutcomes, CellCharge, CellKey, LeaseRef, Record, Refund, Reply, Request, Stamped, Store, StoreError,
+    BatchOutcomes, CallObserver, CellCharge, CellKey, LeaseRef, Record, Refund, Reply, Request, Stamped,
+    Store, StoreError,
 };
 
 use crate::cells::{Cells, Names};
-use crate::config::{ConfigError, Observer, PostgresConfig, TimeSource};
+use crate::config::{ConfigError, PostgresConfig, TimeSource};
 use crate::connect::Connector;
 use crate::failure::Failure;
 use crate::name::{Name, Namer};
@@ -36,7 +37,7 @@ pub(crate) struct Inner {
     late_answers: Duration,
     connect_timeout: Duration,
     time: TimeSource,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn CallObserver>,
     /// Names the row with which this process probes the server.
     process: [u8; 8],
     fleet: ValueFleet,
@@ -87,7 +88,7 @@ impl Inner {
         work: impl FnOnce(&Locked, Timestamp) -> (T, Vec<Option<Content>>),
     ) -> Result<Stamped<T>, StoreError> {
         let ran = self.try_run(names, deadline, work).await;
-        self.observer.called(ran.as_ref().err().map(Failure::reason));
+        self.observer.called(&self.endpoint, ran.as_ref().err().map(Failure::reason));
         ran.map_err(|failure| failure.into_store_error(self.endpoint.clone()))
     }
 
@@ -276,10 +277,10 @@ impl Inner {
     async fn values(&self, names: &[Vec<u8>]) -> Result<Values, StoreError> {
         let rows: Vec<Name> = names.iter().map(|name| self.names.value(name)).collect();
         let (now, found) = self.pool.read(&rows, self.patience()).await.map_err(|failure| {
-            self.observer.called(Some(failure.reason()));
+            self.observer.called(&self.endpoint, Some(failure.reason()));
             failure.into_store_error(self.endpoint.clone())
         })?;
-        self.observer.called(None);
+        self.observer.called(&self.endpoint, None);
         let now = match &self.time {
             TimeSource::Postgres => now,
             TimeSource::Given(clock) => clock.now(),

@@ -12,6 +12,7 @@ mod counter;
 mod error;
 mod lag;
 mod memory;
+mod observer;
 mod outcomes;
 mod random;
 mod record;
@@ -25,6 +26,7 @@ pub use contract::{
 pub use error::{BoxError, StoreError};
 pub use lag::{MOST_LAG, Slice};
 pub use memory::{MemoryConfig, MemoryStats, MemoryStore, memory_bytes};
+pub use observer::{CallObserver, NoCallObserver};
 pub use outcomes::{IntoOutcomes, Outcomes};
 pub use random::{random_bytes, random_hash_keys};
 pub use record::Record;

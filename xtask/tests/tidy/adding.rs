@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use crate::files::sources;
 use crate::{expect_none, root};
 
 const GUIDE: &str = "docs/ARCHITECTURE.md";
@@ -29,6 +30,30 @@ fn lists_of_files_to_touch_are_true() {
     );
     let violations: Vec<String> = recipes.iter().flat_map(violations_of).collect();
     expect_none(&violations, "correct the list in docs/ARCHITECTURE.md, or make it shorter");
+}
+
+/// The crate whose store the list has as its example.
+const STORE: &str = "tidegate-store-memcached";
+
+#[test]
+fn a_store_is_named_in_the_files_of_its_list_alone() {
+    let guide = fs::read_to_string(root().join(GUIDE)).expect("the guide exists");
+    let recipe = recipes(&guide).into_iter().find(|recipe| recipe.thing == "A store").expect("it has a list");
+    let is_listed = |path: &str| recipe.files.iter().any(|(listed, _)| listed == path);
+    let (crate_name, module) = (STORE, STORE.replace('-', "_"));
+    let is_code = |path: &str| path.ends_with(".rs") || path.ends_with("Cargo.toml");
+    let is_its_own = |path: &str| path.starts_with(&format!("crates/{STORE}/"));
+    let is_test = |path: &str| path.contains("/tests/") || path.contains("/benches/");
+    let elsewhere = sources().into_iter().filter(|file| {
+        let path = file.path.as_str();
+        let names_it = file.text.contains(crate_name) || file.text.contains(&module);
+        is_code(path) && names_it && !is_listed(path) && !is_its_own(path) && !is_test(path)
+    });
+    let violations: Vec<String> = elsewhere.map(|file| format!("{} names {STORE}", file.path)).collect();
+    expect_none(
+        &violations,
+        "derive it from the manifests or from stores/kinds.rs, or add the file to the list",
+    );
 }
 
 fn violations_of(recipe: &Recipe) -> Vec<String> {

@@ -17,10 +17,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-store", &["tidegate-core"]),
     ("tidegate-fleet", &["tidegate-store"]),
     ("tidegate-store-items", &["tidegate-fleet", "tidegate-store"]),
-    ("tidegate-store-dynamodb", &["tidegate-store-items"]),
-    ("tidegate-store-memcached", &["tidegate-store-items"]),
-    ("tidegate-store-postgres", &["tidegate-fleet", "tidegate-store"]),
-    ("tidegate-store-redis", &["tidegate-fleet", "tidegate-store"]),
     ("tidegate-shed", &["tidegate-rules", "tidegate-store"]),
     ("tidegate-limiter", &["tidegate-rules", "tidegate-shed", "tidegate-store"]),
     ("tidegate-http", &["tidegate-limiter"]),
@@ -43,17 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tidegate-telemetry",
         ],
     ),
-    (
-        "tidegate",
-        &[
-            "tidegate-limiter",
-            "tidegate-tower",
-            "tidegate-store-dynamodb",
-            "tidegate-store-memcached",
-            "tidegate-store-postgres",
-            "tidegate-store-redis",
-        ],
-    ),
+    ("tidegate", &["tidegate-limiter", "tidegate-tower"]),
     (
         "tidegate-cli",
         &[
@@ -61,10 +47,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tidegate-proxy",
             "tidegate-admin",
             "tidegate-fleet",
-            "tidegate-store-dynamodb",
-            "tidegate-store-memcached",
-            "tidegate-store-postgres",
-            "tidegate-store-redis",
             "tidegate-http",
             "tidegate-replay",
         ],
@@ -72,6 +54,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     (TESTKIT, &["tidegate-store"]),
     ("xtask", &[]),
 ];
+
+/// How the name of a concrete store begins: it needs no row above.
+const STORE: &str = "tidegate-store-";
+/// What a store may use.
+const STORES_MAY_USE: &[&str] = &["tidegate-fleet", "tidegate-store", "tidegate-store-items"];
+/// Who may name concrete stores, all of them.
+const MAY_USE_STORES: &[&str] = &["tidegate", "tidegate-cli"];
 
 /// What the tests of a crate may use beyond that. All listeners must read a request alike, so some tests ask all of them.
 const TESTS_MAY_USE: &[(&str, &str)] = &[
@@ -122,21 +111,20 @@ fn violations(metadata: &Value) -> Vec<String> {
 
 fn violations_of(package: &Value) -> Vec<String> {
     let name = text(package, "name");
-    let Some(allowed) = may_use(name) else {
+    let Some(used_by_name) = may_use(name) else {
         return vec![format!("{name} is not in the table of crates")];
     };
+    let allows =
+        |used: &str| used_by_name.contains(used) || MAY_USE_STORES.contains(&name) && used.starts_with(STORE);
     let dependencies = package["dependencies"].as_array().expect("a package lists dependencies");
     let bad = dependencies.iter().filter_map(|dependency| {
         let (used, kind) = (text(dependency, "name"), dependency["kind"].as_str());
         let ours = dependency.get("path").is_some_and(Value::is_string);
         let fine = match (ours, kind) {
             (true, Some("dev")) => {
-                used == TESTKIT
-                    || used == name
-                    || allowed.contains(used)
-                    || TESTS_MAY_USE.contains(&(name, used))
+                used == TESTKIT || used == name || allows(used) || TESTS_MAY_USE.contains(&(name, used))
             }
-            (true, _) => allowed.contains(used),
+            (true, _) => allows(used),
             (false, Some("dev")) => true,
             (false, _) => !STD_ONLY.contains(&name),
         };
@@ -148,9 +136,13 @@ fn violations_of(package: &Value) -> Vec<String> {
 
 /// What `name` may use, through others included; nothing if the table does not know it.
 fn may_use(name: &str) -> Option<BTreeSet<&'static str>> {
-    let (_, direct) = ARROWS.iter().find(|(known, _)| *known == name)?;
+    let direct = match ARROWS.iter().find(|(known, _)| *known == name) {
+        Some((_, direct)) => *direct,
+        None if name.starts_with(STORE) => STORES_MAY_USE,
+        None => return None,
+    };
     let mut all: BTreeSet<&str> = direct.iter().copied().collect();
-    for used in *direct {
+    for used in direct {
         all.extend(may_use(used).expect("the table is closed"));
     }
     Some(all)
@@ -193,6 +185,21 @@ fn the_data_plane_cannot_name_the_rule_database_or_the_control_plane() {
             let found = violations(&workspace_of(plane, &[ours(control, None)]));
             assert_eq!(found, [format!("{plane} has a dependency on {control}")]);
         }
+    }
+}
+
+#[test]
+fn a_store_needs_no_row_and_is_named_by_the_binary_and_the_library_alone() {
+    let new = "tidegate-store-etcd";
+    assert!(violations(&workspace_of(new, &[ours("tidegate-store-items", None)])).is_empty());
+    for user in MAY_USE_STORES {
+        assert!(violations(&workspace_of(user, &[ours(new, None)])).is_empty());
+    }
+    let found = violations(&workspace_of(new, &[ours("tidegate-limiter", None)]));
+    assert_eq!(found, [format!("{new} has a dependency on tidegate-limiter")]);
+    for user in ["tidegate-store-items", "tidegate-server", "tidegate-store-redis"] {
+        let found = violations(&workspace_of(user, &[ours(new, None)]));
+        assert_eq!(found, [format!("{user} has a dependency on {new}")]);
     }
 }
 

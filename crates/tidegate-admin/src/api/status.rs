@@ -190,7 +190,7 @@ pub(crate) async fn stores(State(control): State<Arc<ControlPlane>>) -> Json<Val
     let error = control.published.database_error();
     let kind = control.store.as_ref().map_or("none", |store| store.url().kind().name());
     Json(json!({
-        "kind": if remote.is_some() { "redis" } else { "memory" },
+        "kind": control.probes.store_kind,
         "health": health,
         "nodes": nodes,
         "keys": usage.keys,
@@ -210,7 +210,8 @@ async fn capacity(control: &ControlPlane, usage: &StoreUsage) -> Value {
     let free = usage.most_bytes.saturating_sub(usage.bytes);
     let heard = async { control.fleet.nodes().await.unwrap_or_else(|_| vec![control.note()]) };
     let nodes = control.recent_nodes.get((), heard).await;
-    let requests_per_s: f64 = nodes.iter().map(|node| node.allowed_per_s + node.refused_per_s).sum();
+    // An empty sum of floats is minus zero.
+    let requests_per_s = nodes.iter().fold(0.0, |sum, node| sum + node.allowed_per_s + node.refused_per_s);
     // Each server decides on one core.
     let servers = control.limiter.nodes().len().max(1) as f64;
     let most_per_s = (cost.us_per_request > 0.0).then(|| (servers * 1e6 / cost.us_per_request).floor());

@@ -109,6 +109,8 @@ pub struct ControlConfig {
     pub apart: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Returns how busy the workers are, from 0 to 1.
     pub busy: Arc<dyn Fn() -> f64 + Send + Sync>,
+    /// The name of the store's kind.
+    pub store_kind: &'static str,
     /// Returns what rules cost this node's store, if that was measured.
     pub store_cost: StoreCosts,
 }
@@ -123,7 +125,8 @@ pub struct StoreCost {
     pub bytes_per_key: u64,
     /// Calls per request; requests that wait together share them.
     pub calls_per_request: u64,
-    /// The time that a core of the store needs for a request, in microseconds.
+    /// The time that a core of the store needs for a request, in microseconds; zero where the number of cores that decide is not
+    /// that of its servers.
     pub us_per_request: f64,
 }
 
@@ -169,6 +172,7 @@ pub(crate) struct Probes {
     pub(crate) usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
     pub(crate) apart: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
+    pub(crate) store_kind: &'static str,
     pub(crate) store_cost: StoreCosts,
     /// That of these rules: computed once for each set.
     pub(crate) last_cost: Mutex<(Weak<Snapshot>, Option<StoreCost>)>,
@@ -230,6 +234,7 @@ impl ControlPlane {
                 usage: config.usage,
                 apart: config.apart,
                 busy: config.busy,
+                store_kind: config.store_kind,
                 store_cost: config.store_cost,
                 last_cost: Mutex::default(),
             },

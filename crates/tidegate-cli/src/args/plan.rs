@@ -8,13 +8,14 @@ use clap::Args;
 
 use super::OutputArgs;
 
-/// Estimate what a rule set needs for a number of users: memory, Redis nodes, calls per second
+/// Estimate what a rule set needs for a number of users: memory, calls per second, nodes of the store
 ///
 /// From what was measured (docs/operate/sizing.md shows the tables), and from assumptions that it prints and that
 /// flags change. It connects to nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate plan --users 1000000 --rules rules/\n  \
     tidegate plan --users 1000000 --rules rules/ --store redis+cluster://r1:6379,r2:6379,r3:6379 --rate 80000\n  \
+    tidegate plan --users 50000 --rules api.yaml --store postgres://limits@db/app\n  \
     tidegate plan --users 50000 --rules api.yaml --keys per-tenant=300 --output json")]
 pub(crate) struct PlanArgs {
     /// Users that are active at once: each has its own counters in every rule that has a key
@@ -26,7 +27,8 @@ pub(crate) struct PlanArgs {
     /// Configuration directory of envoyproxy/ratelimit, read as it is
     #[arg(long, value_name = "DIR")]
     pub(crate) envoy_config: Option<PathBuf>,
-    /// Where the counters shall live; `memory:`, or the URL of a Redis, whose servers are counted
+    /// Where the counters shall live; `memory:`, or the URL of a store, as `store.url` names one. Servers of Redis and Memcached
+    /// are counted
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Requests per second, all users together [default: one per user every ten seconds]
@@ -35,7 +37,7 @@ pub(crate) struct PlanArgs {
     /// How many different keys a rule sees, where that is not one per user; may be given several times
     #[arg(long, value_name = "RULE=N")]
     pub(crate) keys: Vec<RuleKeys>,
-    /// Memory of a Redis node
+    /// Memory of a node of the store (Redis, Memcached)
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) node_memory: Bytes,
     /// How much of a node's memory to use

@@ -9,15 +9,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tidegate_http::answer::ClosedStatus;
-#[cfg(feature = "dynamodb")]
-use tidegate_store_dynamodb::DynamoDbUrl;
-use tidegate_store_memcached::MemcachedUrl;
-use tidegate_store_postgres::PostgresUrl;
 use tidegate_store_redis::{Credentials, TlsFiles, Topology, Transport, UrlError};
 
 use super::values::{Count, Secret, Span, Switch};
 use super::{config, values};
 use crate::failure::Failure;
+use crate::stores::{Address, KINDS, Kind, Mistake};
 
 /// The store of counters, and the settings of a remote one; `None` is the part's own default.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,13 +78,8 @@ pub(crate) enum StoreUrl {
     Memory,
     /// One Redis, or several in one of the supported topologies.
     Redis(tidegate_store_redis::StoreUrl),
-    /// A PostgreSQL database.
-    Postgres(PostgresUrl),
-    /// One Memcached, or several.
-    Memcached(MemcachedUrl),
-    /// A table of DynamoDB.
-    #[cfg(feature = "dynamodb")]
-    DynamoDb(DynamoDbUrl),
+    /// Another store that nodes share.
+    Shared(Address),
 }
 
 impl StoreSettings {
@@ -140,6 +132,15 @@ impl StoreSettings {
 }
 
 impl StoreUrl {
+    /// The name of its kind, for programs.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            StoreUrl::Memory => "memory",
+            StoreUrl::Redis(_) => "redis",
+            StoreUrl::Shared(address) => address.kind().name,
+        }
+    }
+
     /// Whether other machines can reach it: some host is not this one's loopback.
     pub(crate) fn is_beyond_loopback(&self) -> bool {
         let is_loopback = |host: &str| {
@@ -151,10 +152,7 @@ impl StoreUrl {
         match self {
             StoreUrl::Memory => false,
             StoreUrl::Redis(url) => url.endpoints.iter().any(|endpoint| !is_loopback(&endpoint.host)),
-            StoreUrl::Postgres(url) => url.hosts().any(|host| !is_loopback(&host)),
-            StoreUrl::Memcached(url) => url.hosts().any(|host| !is_loopback(host)),
-            #[cfg(feature = "dynamodb")]
-            StoreUrl::DynamoDb(url) => !is_loopback(url.host()),
+            StoreUrl::Shared(address) => address.hosts().iter().any(|host| !is_loopback(host)),
         }
     }
 
@@ -186,21 +184,10 @@ impl StoreUrl {
                 "the memory store has none",
                 "it is for redis://, its kin, and postgres://: is `store.url` set?",
             ),
-            StoreUrl::Memcached(_) => {
-                mistake("Memcached asks for no login", "let only trusted machines reach it")
-            }
-            #[cfg(feature = "dynamodb")]
-            StoreUrl::DynamoDb(_) => mistake(
-                "DynamoDB has none",
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared file, the container or the instance give the key",
-            ),
-            StoreUrl::Postgres(url) if url.has_password() => {
-                mistake("the url has a password too", "keep one of them")
-            }
-            StoreUrl::Postgres(url) => {
-                url.set_password(password);
-                Ok(self)
-            }
+            StoreUrl::Shared(address) => match address.set_password(password) {
+                Ok(()) => Ok(self),
+                Err(Mistake { problem, hint }) => mistake(&problem, hint),
+            },
             StoreUrl::Redis(url) if url.credentials.password.as_ref().is_some_and(|own| !own.is_empty()) => {
                 mistake("the url has a password too", "keep one of them")
             }
@@ -248,10 +235,7 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = match self {
             StoreUrl::Memory => return f.write_str("memory:"),
-            StoreUrl::Postgres(url) => return url.fmt(f),
-            StoreUrl::Memcached(url) => return url.fmt(f),
-            #[cfg(feature = "dynamodb")]
-            StoreUrl::DynamoDb(url) => return url.fmt(f),
+            StoreUrl::Shared(address) => return write!(f, "{}", &**address),
             StoreUrl::Redis(url) => url,
         };
         let scheme = match url.transport {
@@ -278,35 +262,24 @@ impl FromStr for StoreUrl {
             _ if url.starts_with("redis") => {
                 url.parse().map(StoreUrl::Redis).map_err(|error| misread(url, &error))
             }
-            _ if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-                url.parse().map(StoreUrl::Postgres).map_err(|error| {
-                    Failure::new(format!("cannot read the store's url: {}", error.problem)).hint(error.hint)
-                })
-            }
-            _ if url.starts_with("memcached://") => url.parse().map(StoreUrl::Memcached).map_err(|error| {
-                Failure::new(format!("cannot read the store's url: {}", error.problem)).hint(error.hint)
-            }),
-            #[cfg(feature = "dynamodb")]
-            _ if url.starts_with("dynamodb://") => url.parse().map(StoreUrl::DynamoDb).map_err(|error| {
-                let error: tidegate_store_dynamodb::UrlError = error;
-                Failure::new(format!("cannot read the store's url: {}", error.problem)).hint(error.hint)
-            }),
-            #[cfg(not(feature = "dynamodb"))]
-            _ if url.starts_with("dynamodb://") => {
-                Err(Failure::new("this program was built without DynamoDB")
-                    .hint("build it with the feature `dynamodb`"))
-            }
-            _ => {
-                let known =
-                    url.split_once(':').map(|(scheme, _)| format!("unknown kind of store `{scheme}`"));
-                Err(Failure::new(known.unwrap_or_else(|| "the store has no kind".to_owned())).hint(
-                    "use memory:, which keeps counters in this process, or redis://host:port, redis+sentinel://…, \
-                     redis+cluster://…, redis+sharded://…, postgres://user@host/database, memcached://host,host or \
-                     dynamodb://table?region=…, which servers share",
-                ))
-            }
+            _ => match Kind::of(url) {
+                Some(kind) => kind.read(url).map(StoreUrl::Shared),
+                None => Err(unknown_kind(url)),
+            },
         }
     }
+}
+
+fn unknown_kind(url: &str) -> Failure {
+    let known = url.split_once(':').map(|(scheme, _)| format!("unknown kind of store `{scheme}`"));
+    let mut forms: Vec<&str> =
+        vec!["redis://host:port", "redis+sentinel://…", "redis+cluster://…", "redis+sharded://…"];
+    forms.extend(KINDS.iter().map(|kind| kind.form));
+    let last = forms.pop().unwrap_or_default();
+    Failure::new(known.unwrap_or_else(|| "the store has no kind".to_owned())).hint(format!(
+        "use memory:, which keeps counters in this process, or {} or {last}, which servers share",
+        forms.join(", ")
+    ))
 }
 
 /// What is wrong with a URL. A stray `/` in a password makes what follows it look like a path, so with a login only the
@@ -358,7 +331,9 @@ mod tests {
             ("redis://user:hunter2@h:1/2", "redis://h:1/2"),
             ("rediss+sentinel://:hunter2@a,b:2/main", "rediss+sentinel://a:26379,b:2/main"),
             ("redis+cluster://u:hunter2@a,b", "redis+cluster://a:6379,b:6379"),
+            #[cfg(feature = "postgres-store")]
             ("postgres://u:hunter2@a,b:1/d", "postgres://a:5432,b:1/d"),
+            #[cfg(feature = "memcached")]
             ("memcached://a,b:1", "memcached://a:11211,b:1"),
         ] {
             assert_eq!(url.parse::<StoreUrl>().unwrap().to_string(), shown);
@@ -428,8 +403,11 @@ mod tests {
             ("redis://redis:6379", true),
             ("redis://10.0.0.5", true),
             ("redis+cluster://127.0.0.1,10.0.0.5", true),
+            #[cfg(feature = "postgres-store")]
             ("postgres://u@127.0.0.1/d", false),
+            #[cfg(feature = "postgres-store")]
             ("postgres://u@127.0.0.1,db/d", true),
+            #[cfg(feature = "memcached")]
             ("memcached://127.0.0.1,cache", true),
             #[cfg(feature = "dynamodb")]
             ("dynamodb://limits?region=eu-west-1", true),

@@ -87,6 +87,7 @@ mod serve_mistakes;
 mod shorthand;
 mod stats_of_one_node;
 mod stopping;
+mod store_kinds;
 mod store_required;
 mod stub;
 mod supervisor;

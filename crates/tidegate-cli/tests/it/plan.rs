@@ -1,7 +1,6 @@
 //! `tidegate plan`
 
 use std::fs;
-use std::time::Duration;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -10,8 +9,10 @@ use tidegate_core::{
     Ask, Concurrency, Group, LeaseId, Limit, Micros, RefusedHits, Scope, SlidingLog, SlidingWindow, Touch,
 };
 use tidegate_store::{CellKey, Request, Spend, Store};
+use tidegate_store_memcached::{MemcachedConfig, MemcachedStore};
+use tidegate_store_postgres::{PostgresConfig, PostgresStore};
 use tidegate_store_redis::{RedisConfig, RedisStore};
-use tidegate_testkit::{Redis, eventually, http};
+use tidegate_testkit::{Memcached, Postgres, Redis, eventually, http};
 
 use crate::control_world::{Node, PATIENCE};
 use crate::{run_in, tidegate};
@@ -155,6 +156,46 @@ fn a_store_that_is_too_small_is_told_so_without_showing_its_password() {
 }
 
 #[test]
+fn each_store_is_planned_by_its_own_figures() {
+    let dir = dir();
+    let plan = |store: &str| planned(&dir, &["--store", store, "--rate", "1000"]);
+    for (store, name, calls) in [
+        ("postgres://u:hunter2@db/app", "postgres", 2),
+        ("memcached://one,two", "memcached", 3),
+        ("dynamodb://limits?region=eu-west-1", "dynamodb", 2),
+    ] {
+        let plan = plan(store);
+        assert_eq!(
+            (&plan["store"], &plan[name]["calls_per_request"]),
+            (&json!(name), &json!(calls)),
+            "{plan}"
+        );
+        assert_eq!(plan["redis"], Value::Null, "{plan}");
+        let each = format!("{name}_bytes_each");
+        let sum: u64 = plan["counters"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|counter| counter[each.as_str()].as_u64().unwrap_or(0) * counter["keys"].as_u64().unwrap())
+            .sum();
+        assert_eq!(plan[name]["bytes"], sum, "{plan}");
+        assert_eq!(plan[name]["cores"].is_null(), name == "dynamodb", "nobody runs its servers: {plan}");
+        assert_eq!(plan["store_servers"], if name == "memcached" { json!(2) } else { Value::Null });
+        assert!(!plan.to_string().contains("hunter2"));
+    }
+    let text = |store: &str| {
+        let args =
+            ["plan", "--users", "1000000", "--rules", "rules.yaml", "--node-memory", "256MiB", "--store"];
+        run_in(dir.path(), &[&args[..], &[store]].concat())
+    };
+    let of_postgres = text("postgres://u@db/app");
+    assert!(of_postgres.contains("BYTES (POSTGRESQL)") && of_postgres.contains("\nPostgreSQL memory  "));
+    assert!(of_postgres.contains("bench stores") && !of_postgres.contains("Redis"), "{of_postgres}");
+    let of_memcached = text("memcached://one,two");
+    assert!(of_memcached.contains("is not enough: 2 of") && of_memcached.contains("name more of them"));
+}
+
+#[test]
 fn mistakes_name_the_flag_and_a_way_out() {
     let dir = dir();
     let plan = |more: &[&str]| run_in(dir.path(), &[&["plan", "--rules", "rules.yaml"], more].concat());
@@ -171,14 +212,9 @@ fn mistakes_name_the_flag_and_a_way_out() {
     }
 }
 
-/// What `users` users take in a real Redis who spend all that `limit` allows, in bytes each.
-async fn really_takes(limit: &Limit, users: usize) -> f64 {
-    let redis = Redis::start();
-    let config = RedisConfig::default().timeout(Duration::from_secs(30));
-    let store = RedisStore::new(&redis.url().parse().unwrap(), &config).unwrap();
+/// Has `users` users spend all that `limit` allows.
+async fn spend_all(store: &dyn Store, limit: &Limit, users: usize) {
     let scope = Scope::new(&[b"api", b"per-user", b"a limit", b"algorithm"]);
-    let used = || redis.info("used_memory").unwrap().parse::<f64>().unwrap();
-    let before = used();
     for user in 0..users {
         let key = format!("{user:08}").into_bytes();
         let (requests, hits) = match limit {
@@ -195,22 +231,75 @@ async fn really_takes(limit: &Limit, users: usize) -> f64 {
         let outcomes = store.decide(&batch).answer().await.unwrap();
         assert!(outcomes.iter().all(|outcome| outcome.is_admitted()));
     }
+}
+
+/// What `users` users take in a real Redis who spend all that `limit` allows, in bytes each.
+async fn really_takes(limit: &Limit, users: usize) -> f64 {
+    let redis = Redis::start();
+    let config = RedisConfig::default().timeout(PATIENCE);
+    let store = RedisStore::new(&redis.url().parse().unwrap(), &config).unwrap();
+    let used = || redis.info("used_memory").unwrap().parse::<f64>().unwrap();
+    let before = used();
+    spend_all(&store, limit, users).await;
     (used() - before) / users as f64
+}
+
+/// The same in a real PostgreSQL.
+async fn takes_in_postgres(limit: &Limit, users: usize) -> f64 {
+    let postgres = Postgres::shared();
+    let url = postgres.new_database();
+    let store =
+        PostgresStore::new(&url.parse().unwrap(), &PostgresConfig::default().timeout(PATIENCE)).unwrap();
+    spend_all(&store, limit, users).await;
+    let told = postgres.query(&url, "SELECT pg_total_relation_size('tidegate.cells')");
+    told.trim().parse::<f64>().unwrap() / users as f64
+}
+
+/// The same in a real Memcached: what it counts of its items.
+async fn takes_in_memcached(limit: &Limit, users: usize) -> f64 {
+    let memcached = Memcached::start();
+    let url = Memcached::url_of(&[&memcached]);
+    let store =
+        MemcachedStore::new(&url.parse().unwrap(), &MemcachedConfig::default().timeout(PATIENCE)).unwrap();
+    spend_all(&store, limit, users).await;
+    memcached.statistic("bytes") as f64 / users as f64
+}
+
+/// A limit of each form, by the rule of [`RULES`] that has it.
+fn one_of_each_form() -> [(&'static str, Limit); 3] {
+    let hour = Micros::from_secs(3_600);
+    [
+        ("per-user", Limit::SlidingWindow(SlidingWindow::new(1000, hour).unwrap())),
+        ("log", Limit::SlidingLog(SlidingLog::new(100, hour, Micros::ZERO, RefusedHits::Forget).unwrap())),
+        ("uploads", Limit::Concurrency(Concurrency::new(50, hour, RefusedHits::Forget).unwrap())),
+    ]
 }
 
 #[tokio::test]
 async fn the_bytes_of_a_counter_are_those_of_a_real_redis() {
-    let hour = Micros::from_secs(3_600);
-    let limits = [
-        ("per-user", Limit::SlidingWindow(SlidingWindow::new(1000, hour).unwrap())),
-        ("log", Limit::SlidingLog(SlidingLog::new(100, hour, Micros::ZERO, RefusedHits::Forget).unwrap())),
-        ("uploads", Limit::Concurrency(Concurrency::new(50, hour, RefusedHits::Forget).unwrap())),
-    ];
     let plan = planned(&dir(), &[]);
-    for (rule, limit) in limits {
+    for (rule, limit) in one_of_each_form() {
         let expected = counter(&plan, rule)[0]["redis_bytes_each"].as_f64().unwrap();
         let real = really_takes(&limit, 4_000).await;
         // Redis's tables double as they grow, so a user costs more or less with their number.
         assert!((0.8..1.25).contains(&(expected / real)), "{rule}: {expected} planned, {real} measured");
+    }
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_counter_are_at_least_those_of_a_real_postgres_and_memcached() {
+    let dir = dir();
+    let of = |plan: &Value, rule, name: &str| counter(plan, rule)[0][name].as_f64().unwrap();
+    let in_postgres = planned(&dir, &["--store", "postgres://u@h/d"]);
+    let in_memcached = planned(&dir, &["--store", "memcached://h"]);
+    for (rule, limit) in one_of_each_form() {
+        // A hit that comes by itself takes more than one of a burst: here all come at once.
+        let most = if rule == "per-user" { 1.6 } else { 6.0 };
+        for (expected, real) in [
+            (of(&in_postgres, rule, "postgres_bytes_each"), takes_in_postgres(&limit, 2_000).await),
+            (of(&in_memcached, rule, "memcached_bytes_each"), takes_in_memcached(&limit, 2_000).await),
+        ] {
+            assert!((0.9..most).contains(&(expected / real)), "{rule}: {expected} planned, {real} measured");
+        }
     }
 }

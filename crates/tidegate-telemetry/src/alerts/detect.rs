@@ -229,11 +229,11 @@ impl Detector {
 fn what_it_answers(reason: &str) -> Option<&'static str> {
     match reason {
         "no_replicas" => Some("it has fewer replicas than `min-replicas-to-write` asks for (NOREPLICAS)"),
-        "read_only" => Some("it is a replica, and takes no writes (READONLY)"),
-        "out_of_memory" => Some("it has no memory left (OOM)"),
-        "loading" => Some("it is loading its data (LOADING)"),
+        "read_only" => Some("it is a replica, and takes no writes"),
+        "out_of_memory" => Some("it has no memory, or no disk, left"),
+        "loading" => Some("it is still starting"),
         "cluster" => Some("its cluster does not serve all slots (CLUSTERDOWN)"),
-        "not_allowed" => Some("it rejects the login or denies a command (NOPERM, NOAUTH)"),
+        "not_allowed" => Some("it rejects the login, or denies what a node needs"),
         _ => None,
     }
 }

@@ -129,6 +129,7 @@ impl Node {
             usage: Arc::new(StoreUsage::default),
             apart: Arc::new(Vec::new),
             busy: Arc::new(|| 0.0),
+            store_kind: "memory",
             store_cost: Arc::new(|_| None),
         };
         let admin = Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -6,9 +6,8 @@ use tidegate_admin::StoreCost;
 use tidegate_core::Limit;
 use tidegate_rules::{Coordination, Rule, RuleSet};
 use tidegate_store::memory_bytes;
-use tidegate_store_redis::{Topology, costs};
 
-use super::Home;
+use super::model::{Model, RequestCost};
 use crate::args::PlanArgs;
 
 /// The default interval between requests of a user.
@@ -23,14 +22,13 @@ pub(super) struct Inputs {
     pub(super) node_memory: u64,
     pub(super) memory_use: u8,
     pub(super) cpu_use: u8,
-    /// Whether one script reaches all cells of a request.
-    pub(super) within_reach: bool,
+    /// The store that all nodes share.
+    pub(super) model: Model,
 }
 
 impl Inputs {
-    pub(super) fn new(args: &PlanArgs, home: Option<&Home>) -> Self {
+    pub(super) fn new(args: &PlanArgs, model: Model) -> Self {
         let users = args.users.get();
-        let is_spread = matches!(home, Some(Home::Redis(topology, _)) if is_spread(topology));
         Inputs {
             users,
             rate_per_s: args.rate.unwrap_or(users as f64 / SECONDS_PER_REQUEST),
@@ -38,7 +36,7 @@ impl Inputs {
             node_memory: args.node_memory.0,
             memory_use: args.memory_use,
             cpu_use: args.cpu_use,
-            within_reach: !is_spread,
+            model,
         }
     }
 }
@@ -52,9 +50,9 @@ pub(super) struct Counter {
     /// The number of such counters.
     pub(super) keys: u64,
     pub(super) memory_bytes: u64,
-    /// `None` if it never leaves its node.
-    pub(super) redis_bytes: Option<u64>,
-    decision_us: f64,
+    /// In the store that nodes share; `None` if it never leaves its node.
+    pub(super) store_bytes: Option<u64>,
+    report: RequestCost,
 }
 
 /// The result.
@@ -62,11 +60,11 @@ pub(super) struct Counter {
 pub(super) struct Estimate {
     pub(super) counters: Vec<Counter>,
     pub(super) memory_bytes: u64,
-    pub(super) redis_bytes: u64,
-    /// Calls to Redis per request.
+    pub(super) store_bytes: u64,
+    /// Calls to the store per request.
     pub(super) calls_per_request: u64,
     pub(super) calls_per_s: f64,
-    /// The number of Redis cores that are fully busy.
+    /// The number of its cores that are fully busy.
     pub(super) cores: f64,
     pub(super) nodes_for_memory: u64,
     pub(super) nodes_for_cpu: u64,
@@ -82,23 +80,23 @@ impl Estimate {
                 .fold(0_u64, |sum, counter| sum.saturating_add(bytes(counter).saturating_mul(counter.keys)))
         };
         let memory_bytes = total(|counter| counter.memory_bytes);
-        let redis_bytes = total(|counter| counter.redis_bytes.unwrap_or(0));
-        let (calls_per_request, request_us) = worst_request(rules, inputs.within_reach);
+        let store_bytes = total(|counter| counter.store_bytes.unwrap_or(0));
+        let request = worst_request(rules, inputs.model);
         let (reports_per_s, report_cores) = reports(rules, inputs);
-        let cores = inputs.rate_per_s * request_us / 1e6 + report_cores;
+        let cores = inputs.rate_per_s * request.us / 1e6 + report_cores;
         Estimate {
             memory_bytes,
-            redis_bytes,
-            calls_per_request,
-            calls_per_s: inputs.rate_per_s * calls_per_request as f64 + reports_per_s,
+            store_bytes,
+            calls_per_request: request.calls,
+            calls_per_s: inputs.rate_per_s * request.calls as f64 + reports_per_s,
             cores,
-            nodes_for_memory: redis_bytes.div_ceil(inputs.usable_memory()).max(1),
+            nodes_for_memory: store_bytes.div_ceil(inputs.usable_memory()).max(1),
             nodes_for_cpu: nodes_for(cores, inputs.cpu_use),
             counters,
         }
     }
 
-    /// Redis nodes that decide, without replicas.
+    /// Its nodes that decide, without replicas.
     pub(super) fn nodes(&self) -> u64 {
         self.nodes_for_memory.max(self.nodes_for_cpu)
     }
@@ -141,8 +139,8 @@ fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
             algorithm: limit.limit.algorithm().name(),
             keys: inputs.keys_of(rule),
             memory_bytes: memory_bytes(&limit.limit),
-            redis_bytes: is_shared.then(|| costs::redis_bytes(&limit.limit)),
-            decision_us: costs::decision_us(&limit.limit),
+            store_bytes: is_shared.then(|| inputs.model.bytes(&limit.limit)),
+            report: inputs.model.request(1, [&limit.limit].into_iter()),
         };
         match places.get(limit.scope.as_bytes()) {
             None => {
@@ -156,17 +154,16 @@ fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
     counters
 }
 
-/// What `rules` cost a Redis of this topology: a key at its largest, a request at its dearest.
-pub(crate) fn store_cost(rules: &RuleSet, topology: &Topology) -> StoreCost {
+/// What `rules` cost the store: a key at its largest, a request at its dearest.
+pub(crate) fn store_cost(rules: &RuleSet, model: Model) -> StoreCost {
     let shared = in_use(rules).filter(|rule| is_shared(rule)).flat_map(Rule::limits);
-    let bytes_per_key = shared.map(|limit| costs::redis_bytes(&limit.limit)).max().unwrap_or_default();
-    let (calls_per_request, us_per_request) = worst_request(rules, !is_spread(topology));
-    StoreCost { bytes_per_key, calls_per_request, us_per_request }
-}
-
-/// Whether the cells of a request may be on several servers.
-fn is_spread(topology: &Topology) -> bool {
-    matches!(topology, Topology::Cluster | Topology::Sharded)
+    let bytes_per_key = shared.map(|limit| model.bytes(&limit.limit)).max().unwrap_or_default();
+    let request = worst_request(rules, model);
+    StoreCost {
+        bytes_per_key,
+        calls_per_request: request.calls,
+        us_per_request: model.us_of_one_core(request),
+    }
 }
 
 /// Whether its counters are in the store.
@@ -175,30 +172,30 @@ fn is_shared(rule: &Rule) -> bool {
 }
 
 /// The calls of a request that matches every rule of a domain, and their cost for Redis: for the worst domain.
-fn worst_request(rules: &RuleSet, within_reach: bool) -> (u64, f64) {
+fn worst_request(rules: &RuleSet, model: Model) -> RequestCost {
     let mut by_domain: HashMap<&str, Vec<&Rule>> = HashMap::new();
     for rule in in_use(rules).filter(|rule| rule.coordination() == Coordination::Exact) {
         by_domain.entry(rule.domain()).or_default().push(rule);
     }
     let of_domain = |exact: &Vec<&Rule>| {
-        let mut places: HashSet<&[String]> = HashSet::new();
-        let mut decisions_us = 0.0;
+        let (mut keys, mut limits): (HashSet<&[String]>, Vec<&Limit>) = Default::default();
         for rule in exact {
             let mut scopes: HashMap<&[u8], &Limit> = HashMap::new();
             scopes.extend(rule.limits().map(|limit| (limit.scope.as_bytes(), &limit.limit)));
-            decisions_us += scopes.values().map(|limit| costs::decision_us(limit)).sum::<f64>();
+            limits.extend(scopes.values());
             if !scopes.is_empty() {
-                places.insert(rule.key());
+                keys.insert(rule.key());
             }
         }
-        let places = if within_reach { places.len().min(1) } else { places.len() } as u64;
-        (places, costs::request_us(places, decisions_us))
+        model.request(keys.len(), limits.into_iter())
     };
-    let domains = by_domain.values().map(of_domain);
-    domains.max_by(|one, other| one.1.total_cmp(&other.1)).unwrap_or((0, 0.0))
+    let dearer = |one: &RequestCost, other: &RequestCost| {
+        one.us.total_cmp(&other.us).then(one.calls.cmp(&other.calls))
+    };
+    by_domain.values().map(of_domain).max_by(dearer).unwrap_or_default()
 }
 
-/// The calls per second with which approximate rules reconcile their counters, and the Redis cores that these keep busy. A
+/// The calls per second with which approximate rules reconcile their counters, and the cores of the store that these keep busy. A
 /// node reports a key once per interval, and never more often than it is requested.
 fn reports(rules: &RuleSet, inputs: &Inputs) -> (f64, f64) {
     let (mut per_s, mut cores) = (0.0, 0.0);
@@ -207,8 +204,8 @@ fn reports(rules: &RuleSet, inputs: &Inputs) -> (f64, f64) {
         let often = inputs.keys_of(rule) as f64 * 1e6 / sync_every.get().max(1) as f64;
         for counter in counters_of(rule, inputs) {
             let reports = often.min(inputs.rate_per_s);
-            per_s += reports;
-            cores += reports * costs::request_us(1, counter.decision_us) / 1e6;
+            per_s += reports * counter.report.calls as f64;
+            cores += reports * counter.report.us / 1e6;
         }
     }
     (per_s, cores)

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
-use tidegate_store_redis::Topology;
 
 use super::Home;
 use super::estimate::{Counter, Estimate, Inputs};
+use super::model::Model;
 use crate::args::Output;
 
 pub(super) struct PlanReport<'r> {
@@ -26,16 +26,17 @@ impl PlanReport<'_> {
 
     fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
         let PlanReport { inputs, estimate, home } = self;
-        writeln!(out, "{}\n", counters_table(&estimate.counters))?;
-        if !matches!(home, Some(Home::Redis(..))) {
+        let title = inputs.model.title();
+        writeln!(out, "{}\n", counters_table(&estimate.counters, title))?;
+        if home.is_none_or(|home| home.model.is_none()) {
             writeln!(
                 out,
                 "Memory store  {} on every node that sees all users",
                 bytes(estimate.memory_bytes)
             )?;
         }
-        if *home != Some(&Home::Memory) {
-            self.write_redis(out)?;
+        if home.is_none_or(|home| home.model.is_some()) {
+            self.write_shared(title, out)?;
         }
         writeln!(
             out,
@@ -43,40 +44,51 @@ impl PlanReport<'_> {
             grouped(inputs.users),
             grouped(whole(inputs.rate_per_s)),
         )?;
-        writeln!(
-            out,
-            "(--users, --rate, --keys RULE=N); Redis nodes of {} used to {} %, a core used to {} %",
-            bytes(inputs.node_memory),
-            inputs.memory_use,
-            inputs.cpu_use
-        )?;
-        writeln!(
-            out,
-            "(--node-memory, --memory-use, --cpu-use). Calls that are coalesced or answered by the deny cache"
-        )?;
-        writeln!(
-            out,
-            "make it less. Costs as measured by `cargo xtask bench memory-table` and `redis-costs`."
-        )
+        write!(out, "(--users, --rate, --keys RULE=N)")?;
+        if inputs.model.has_nodes() {
+            writeln!(
+                out,
+                "; {title} nodes of {} used to {} %, a core used to {} %",
+                bytes(inputs.node_memory),
+                inputs.memory_use,
+                inputs.cpu_use
+            )?;
+            write!(out, "(--node-memory, --memory-use, --cpu-use)")?;
+        }
+        writeln!(out, ". Calls that are coalesced or answered by the deny cache")?;
+        let measured = match inputs.model {
+            Model::Redis { .. } => "`cargo xtask bench memory-table` and `redis-costs`",
+            Model::Other(_) => "`cargo xtask bench stores`",
+        };
+        writeln!(out, "make it less. Costs as measured by {measured}.")
     }
 
-    fn write_redis(&self, out: &mut impl Write) -> io::Result<()> {
-        let estimate = self.estimate;
-        writeln!(out, "Redis memory  {}", bytes(estimate.redis_bytes))?;
-        writeln!(
+    fn write_shared(&self, title: &str, out: &mut impl Write) -> io::Result<()> {
+        let PlanReport { inputs, estimate, .. } = self;
+        writeln!(out, "{title} memory  {}", bytes(estimate.store_bytes))?;
+        write!(
             out,
-            "Redis calls   {} per second at most, {} per request; {:.2} cores busy",
+            "{title} calls   {} per second at most, {} per request",
             grouped(whole(estimate.calls_per_s)),
             estimate.calls_per_request,
-            estimate.cores
         )?;
-        writeln!(
-            out,
-            "Redis nodes   {} (for memory {}, for calls {}), and a replica for each that must survive",
-            estimate.nodes(),
-            estimate.nodes_for_memory,
-            estimate.nodes_for_cpu
-        )?;
+        match estimate.cores > 0.0 {
+            true => writeln!(out, "; {:.2} cores busy", estimate.cores)?,
+            false => writeln!(out)?,
+        }
+        if inputs.model.has_nodes() {
+            writeln!(
+                out,
+                "{title} nodes   {} (for memory {}, for calls {}){}",
+                estimate.nodes(),
+                estimate.nodes_for_memory,
+                estimate.nodes_for_cpu,
+                match inputs.model {
+                    Model::Redis { .. } => ", and a replica for each that must survive",
+                    Model::Other(_) => "",
+                }
+            )?;
+        }
         match self.verdict() {
             Some(verdict) => writeln!(out, "\n{verdict}"),
             None => Ok(()),
@@ -86,38 +98,32 @@ impl PlanReport<'_> {
     /// What the estimate means for the store in `--store`.
     fn verdict(&self) -> Option<String> {
         let needed = self.estimate.nodes();
-        let Some(Home::Redis(topology, Some(servers))) = self.home else { return None };
+        let Home { servers: Some(servers), instead, .. } = self.home? else { return None };
         if needed <= *servers {
             return Some(format!("The store named by --store is enough: {servers} of {needed} servers."));
         }
-        let instead = match topology {
-            Topology::Sharded => "name more of them",
-            _ => "use redis+cluster:// or redis+sharded://",
-        };
         Some(format!("The store named by --store is not enough: {servers} of {needed} servers; {instead}."))
     }
 
     fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
         let PlanReport { inputs, estimate, home } = self;
-        let counters: Vec<_> = estimate.counters.iter().map(counter_json).collect();
-        let (store, servers) = match home {
-            None => (None, None),
-            Some(Home::Memory) => (Some("memory"), None),
-            Some(Home::Redis(topology, servers)) => (Some(topology.scheme()), *servers),
-        };
+        let name = inputs.model.name();
+        let counters: Vec<_> = estimate.counters.iter().map(|counter| counter_json(counter, name)).collect();
+        let servers = home.and_then(|home| home.servers);
+        let nodes = |nodes: u64| inputs.model.has_nodes().then_some(nodes);
         let json = json!({
             "counters": counters,
             "memory": { "bytes": estimate.memory_bytes },
-            "redis": {
-                "bytes": estimate.redis_bytes,
+            (name): {
+                "bytes": estimate.store_bytes,
                 "calls_per_request": estimate.calls_per_request,
                 "calls_per_s": estimate.calls_per_s,
-                "cores": estimate.cores,
-                "nodes": estimate.nodes(),
-                "nodes_for_memory": estimate.nodes_for_memory,
-                "nodes_for_calls": estimate.nodes_for_cpu,
+                "cores": (estimate.cores > 0.0 || inputs.model.has_nodes()).then_some(estimate.cores),
+                "nodes": nodes(estimate.nodes()),
+                "nodes_for_memory": nodes(estimate.nodes_for_memory),
+                "nodes_for_calls": nodes(estimate.nodes_for_cpu),
             },
-            "store": store,
+            "store": home.map(|home| home.name.as_str()),
             "store_servers": servers,
             "enough": servers.map(|servers| estimate.nodes() <= servers),
             "assumed": {
@@ -132,10 +138,11 @@ impl PlanReport<'_> {
     }
 }
 
-fn counters_table(counters: &[Counter]) -> Table {
+fn counters_table(counters: &[Counter], store: &str) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["RULE", "LIMIT", "ALGORITHM", "KEYS", "BYTES (MEMORY)", "BYTES (REDIS)"]);
+    let store = format!("BYTES ({})", store.to_uppercase());
+    table.set_header(["RULE", "LIMIT", "ALGORITHM", "KEYS", "BYTES (MEMORY)", &store]);
     for counter in counters {
         table.add_row([
             counter.rule.clone(),
@@ -143,7 +150,7 @@ fn counters_table(counters: &[Counter]) -> Table {
             counter.algorithm.to_owned(),
             grouped(counter.keys),
             grouped(counter.memory_bytes),
-            counter.redis_bytes.map_or_else(|| "-".to_owned(), grouped),
+            counter.store_bytes.map_or_else(|| "-".to_owned(), grouped),
         ]);
     }
     for column in table.column_iter_mut().skip(3) {
@@ -152,14 +159,14 @@ fn counters_table(counters: &[Counter]) -> Table {
     table
 }
 
-fn counter_json(counter: &Counter) -> serde_json::Value {
+fn counter_json(counter: &Counter, store: &str) -> serde_json::Value {
     json!({
         "rule": counter.rule,
         "limit": counter.name,
         "algorithm": counter.algorithm,
         "keys": counter.keys,
         "memory_bytes_each": counter.memory_bytes,
-        "redis_bytes_each": counter.redis_bytes,
+        (format!("{store}_bytes_each")): counter.store_bytes,
     })
 }
 

@@ -1,4 +1,4 @@
-//! The one place that names concrete stores: opens the configured one, and runs its background work.
+//! Opens the configured store, and runs its background work: memory, Redis, or another that nodes share (`stores`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +10,14 @@ use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioR
 use tidegate_metrics::{Metrics, StoreUsage};
 #[cfg(test)]
 use tidegate_store::Clock;
-use tidegate_store::{MemoryConfig, MemoryStore, Store, StoreError};
-#[cfg(feature = "dynamodb")]
-use tidegate_store_dynamodb::{DynamoDbConfig, DynamoDbStore};
-use tidegate_store_memcached::{MemcachedConfig, MemcachedStore};
-use tidegate_store_postgres::{PostgresConfig, PostgresStore};
+use tidegate_store::{CallObserver, MemoryConfig, MemoryStore, Store, StoreError};
 #[cfg(test)]
 use tidegate_store_redis::TimeSource;
 use tidegate_store_redis::{Finding, KeyKind, Operation, Reason, RedisConfig, RedisStore, ServerReport};
 
 use crate::failure::Failure;
 use crate::settings::{Count, Limits, Settings, StoreSettings, StoreUrl};
+use crate::stores::{LOOK_AGAIN, ServerState, SharedStore, cannot_use};
 
 /// Where counters live.
 #[derive(Clone)]
@@ -29,12 +26,7 @@ pub(super) enum Backend {
     /// Each runtime that uses it has its own connections, so all workers may share it.
     Redis(Arc<RedisStore>, Arc<Holdings>),
     /// The same.
-    Postgres(Arc<PostgresStore>, Arc<Holdings>),
-    /// The same.
-    Memcached(Arc<MemcachedStore>, Arc<Holdings>),
-    /// The same.
-    #[cfg(feature = "dynamodb")]
-    DynamoDb(Arc<DynamoDbStore>, Arc<Holdings>),
+    Shared(Arc<dyn SharedStore>, Arc<Holdings>),
 }
 
 /// The contents of the store's servers at the last look.
@@ -55,8 +47,6 @@ pub(super) struct Holdings {
 /// A sweep covers all cells in this many steps, one per second.
 const SWEEP_STEPS: usize = 60;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How often servers are checked: whether an unavailable one is back, and how much each holds.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How many looks pass between estimates of the kinds of keys: once a minute.
 const ESTIMATE_EVERY: usize = 12;
 
@@ -76,24 +66,9 @@ impl Backend {
                     .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
                 Ok(Backend::Redis(Arc::new(store), Arc::default()))
             }
-            StoreUrl::Postgres(url) => {
-                let config = postgres_config(&settings.store, metrics);
-                let store = PostgresStore::new(url, &config)
-                    .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
-                Ok(Backend::Postgres(Arc::new(store), Arc::default()))
-            }
-            StoreUrl::Memcached(url) => {
-                let config = memcached_config(&settings.store, metrics);
-                let store = MemcachedStore::new(url, &config)
-                    .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
-                Ok(Backend::Memcached(Arc::new(store), Arc::default()))
-            }
-            #[cfg(feature = "dynamodb")]
-            StoreUrl::DynamoDb(url) => {
-                let config = dynamodb_config(&settings.store, metrics);
-                let store = DynamoDbStore::new(url, &config)
-                    .map_err(|error| cannot_use(error.field, &error.problem, error.hint))?;
-                Ok(Backend::DynamoDb(Arc::new(store), Arc::default()))
+            StoreUrl::Shared(address) => {
+                let store = address.open(&settings.store, Arc::new(CountCalls(metrics.clone())))?;
+                Ok(Backend::Shared(store, Arc::default()))
             }
         }
     }
@@ -124,12 +99,9 @@ impl Backend {
                 let mut unusable = reports.filter(|report| !matches!(report.finding, Finding::Usable { .. }));
                 unusable.next().map(|report| report.to_string())
             }
-            Backend::Postgres(store, _) => store.look().await.err().map(|error| why(&error)),
-            Backend::Memcached(store, _) => {
-                store.look().await.into_iter().find_map(Result::err).map(|error| why(&error))
+            Backend::Shared(store, _) => {
+                store.look_at_each().await.into_iter().find_map(Result::err).map(|error| why(&error))
             }
-            #[cfg(feature = "dynamodb")]
-            Backend::DynamoDb(store, _) => store.look().await.err().map(|error| why(&error)),
         };
         let Some(problem) = problem else { return Ok(()) };
         Err(Failure::new(format!("the store {url} cannot be used: {problem}"))
@@ -140,10 +112,7 @@ impl Backend {
         match self {
             Backend::Memory(store) => store.clone(),
             Backend::Redis(store, _) => store.clone(),
-            Backend::Postgres(store, _) => store.clone(),
-            Backend::Memcached(store, _) => store.clone(),
-            #[cfg(feature = "dynamodb")]
-            Backend::DynamoDb(store, _) => store.clone(),
+            Backend::Shared(store, _) => store.clone(),
         }
     }
 
@@ -152,10 +121,7 @@ impl Backend {
         match self {
             Backend::Memory(_) => None,
             Backend::Redis(store, _) => Some(store.clone()),
-            Backend::Postgres(store, _) => Some(store.clone()),
-            Backend::Memcached(store, _) => Some(store.clone()),
-            #[cfg(feature = "dynamodb")]
-            Backend::DynamoDb(store, _) => Some(store.clone()),
+            Backend::Shared(store, _) => Some(store.clone()),
         }
     }
 
@@ -184,7 +150,9 @@ impl Backend {
         remote.prober = prober_thread();
         if let Some(timeout) = settings.timeout {
             remote.timeout = timeout.into();
-        } else if let Some(timeout) = self.usual_timeout() {
+        } else if let StoreUrl::Shared(address) = &settings.url
+            && let Some(timeout) = address.timeout()
+        {
             remote.timeout = timeout.into();
         }
         let default = BreakerConfig::default();
@@ -195,15 +163,6 @@ impl Backend {
             remote.remembered_cells = cells.get();
         }
         Some(remote)
-    }
-
-    /// What a store has for a decision where that is not what all have.
-    fn usual_timeout(&self) -> Option<Duration> {
-        match self {
-            #[cfg(feature = "dynamodb")]
-            Backend::DynamoDb(..) => Some(DynamoDbConfig::TIMEOUT),
-            _ => None,
-        }
     }
 
     /// Sets whether this node estimates the kinds of the store's keys.
@@ -226,10 +185,9 @@ impl Backend {
         match self {
             Backend::Memory(store) => sweep(&store).await,
             Backend::Redis(store, holdings) => look_at_servers(&store, &holdings).await,
-            Backend::Postgres(store, holdings) => keep_postgres(&store, &holdings).await,
-            Backend::Memcached(store, holdings) => keep_memcached(&store, &holdings).await,
-            #[cfg(feature = "dynamodb")]
-            Backend::DynamoDb(store, holdings) => keep_dynamodb(&store, &holdings).await,
+            Backend::Shared(store, holdings) => {
+                tokio::join!(look_at_shared(&*store, &holdings), store.upkeep());
+            }
         }
     }
 
@@ -240,12 +198,8 @@ impl Backend {
                 let stats = store.stats();
                 StoreUsage { keys: stats.cells as u64, bytes: stats.bytes as u64, ..StoreUsage::default() }
             }
-            Backend::Redis(_, holdings) | Backend::Postgres(_, holdings) => holdings.usage(),
-            Backend::Memcached(store, holdings) => {
-                StoreUsage { canaries: Some(store.canaries()), ..holdings.usage() }
-            }
-            #[cfg(feature = "dynamodb")]
-            Backend::DynamoDb(_, holdings) => holdings.usage(),
+            Backend::Redis(_, holdings) => holdings.usage(),
+            Backend::Shared(store, holdings) => StoreUsage { canaries: store.canaries(), ..holdings.usage() },
         }
     }
 }
@@ -259,6 +213,15 @@ impl Holdings {
             evicted: self.evicted.load(Ordering::Relaxed),
             canaries: None,
         }
+    }
+
+    /// The counts of all servers.
+    fn set(&self, found: &StoreUsage) {
+        self.keys.store(found.keys, Ordering::Relaxed);
+        self.bytes.store(found.bytes, Ordering::Relaxed);
+        self.most_bytes.store(found.most_bytes, Ordering::Relaxed);
+        // A restarted server counts from zero, but our counter must never go down.
+        self.evicted.fetch_max(found.evicted, Ordering::Relaxed);
     }
 }
 
@@ -294,21 +257,22 @@ async fn estimate_kinds(store: &RedisStore, holdings: &Holdings, look: usize) {
 }
 
 async fn look_at_each(store: &RedisStore, holdings: &Holdings, told: &mut Vec<String>) {
-    let (mut all_keys, mut all_bytes, mut all_most, mut all_evicted) = (0, 0, 0, 0);
+    let mut all = StoreUsage::default();
     for report in store.check_servers().await {
         if let Finding::Usable { keys, bytes, most_bytes, evicted, .. } = report.finding {
-            all_keys += keys;
-            all_bytes += bytes;
-            all_most += most_bytes;
-            all_evicted += evicted;
+            add(&mut all, [keys, bytes, most_bytes, evicted]);
         }
         tell_once(&report, told);
     }
-    holdings.keys.store(all_keys, Ordering::Relaxed);
-    holdings.bytes.store(all_bytes, Ordering::Relaxed);
-    holdings.most_bytes.store(all_most, Ordering::Relaxed);
-    // A restarted server counts from zero, but our counter must never go down.
-    holdings.evicted.fetch_max(all_evicted, Ordering::Relaxed);
+    holdings.set(&all);
+}
+
+/// Adds what one server holds.
+fn add(all: &mut StoreUsage, [keys, bytes, most_bytes, evicted]: [u64; 4]) {
+    all.keys += keys;
+    all.bytes += bytes;
+    all.most_bytes += most_bytes;
+    all.evicted += evicted;
 }
 
 /// Detects nodes that spread keys over other shards than this one.
@@ -358,158 +322,46 @@ fn redis_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> RedisConfig
         .observer(Arc::new(CountCalls(metrics.clone())))
 }
 
-fn postgres_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> PostgresConfig {
-    let default = PostgresConfig::default();
-    let mut tls = tidegate_store_postgres::TlsFiles::default();
-    (tls.ca, tls.certificate, tls.key) =
-        (settings.tls.ca.clone(), settings.tls.certificate.clone(), settings.tls.key.clone());
-    PostgresConfig::default()
-        .key_prefix(settings.key_prefix.clone().unwrap_or(default.key_prefix))
-        .timeout(settings.timeout.unwrap_or(default.timeout))
-        .late_answers(LATE_CALLS_HEARD_FOR.into())
-        .tls(tls)
-        .observer(Arc::new(CountCalls(metrics.clone())))
-}
-
-fn memcached_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> MemcachedConfig {
-    let default = MemcachedConfig::default();
-    MemcachedConfig::default()
-        .key_prefix(settings.key_prefix.clone().unwrap_or(default.key_prefix))
-        .timeout(settings.timeout.unwrap_or(default.timeout))
-        .late_answers(LATE_CALLS_HEARD_FOR.into())
-        .observer(Arc::new(CountCalls(metrics.clone())))
-}
-
-#[cfg(feature = "dynamodb")]
-fn dynamodb_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> DynamoDbConfig {
-    let default = DynamoDbConfig::default();
-    DynamoDbConfig::default()
-        .key_prefix(settings.key_prefix.clone().unwrap_or(default.key_prefix))
-        .timeout(settings.timeout.unwrap_or(default.timeout))
-        .late_answers(LATE_CALLS_HEARD_FOR.into())
-        .observer(Arc::new(CountCalls(metrics.clone())))
-}
-
-fn cannot_use(field: &str, problem: &str, hint: &str) -> Failure {
-    Failure::new(format!("cannot use the store: {field}: {problem}")).hint(hint)
-}
-
-/// Sweeps every second, and looks at the server now and then. Logs its state once, and once when it becomes unavailable.
-async fn keep_postgres(store: &PostgresStore, holdings: &Holdings) {
-    const LOOKS: usize = (LOOK_AGAIN.as_secs() / SWEEP_EVERY.as_secs()) as usize;
-    let mut told = String::new();
-    let mut ticks = tokio::time::interval(SWEEP_EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    for tick in 0_usize.. {
-        ticks.tick().await;
-        if tick.is_multiple_of(LOOKS) {
-            look_at_postgres(store, holdings, &mut told).await;
-        }
-        // What it could not delete now it finds again in a minute; whether the server answers is said above.
-        let _ = store.sweep().await;
-    }
-}
-
-async fn look_at_postgres(store: &PostgresStore, holdings: &Holdings, told: &mut String) {
-    let endpoint = store.endpoint(0);
-    match store.look().await {
-        Ok(report) => {
-            holdings.keys.store(report.rows, Ordering::Relaxed);
-            holdings.bytes.store(report.bytes, Ordering::Relaxed);
-            let news = format!("store {endpoint} runs PostgreSQL {}", report.version);
-            if *told != news {
-                tracing::info!("{news}");
-                report.warnings.iter().for_each(|warning| tracing::warn!("store {endpoint}: {warning}"));
-                *told = news;
-            }
-        }
-        Err(error) => {
-            // A continuing outage is not news, even if the error text changes.
-            let news = format!("{endpoint} is unavailable");
-            if *told != news {
-                let why = why(&error);
-                tracing::warn!(
-                    "store {endpoint}: {why}; rules decide by their failure policy until it answers"
-                );
-                *told = news;
-            }
-        }
-    }
-}
-
-/// Looks at the table now and then: what it holds changes every few hours, whether it answers at any time.
-#[cfg(feature = "dynamodb")]
-async fn keep_dynamodb(store: &DynamoDbStore, holdings: &Holdings) {
-    const LOOK_WHERE_FINE: Duration = Duration::from_secs(60);
-    let (endpoint, mut told) = (store.endpoint(0), String::new());
+/// Looks at the servers now and then. Logs the state of each once, and once when it changes.
+async fn look_at_shared(store: &dyn SharedStore, holdings: &Holdings) {
+    let mut told = vec![String::new(); store.nodes()];
     loop {
-        let report = store.look().await;
-        let (news, again) = match &report {
-            Ok(report) => (format!("{endpoint}: {:?}", report.warnings), LOOK_WHERE_FINE),
-            // A continuing outage is not news, even if the error text changes.
-            Err(_) => (format!("{endpoint} is unavailable"), LOOK_AGAIN),
-        };
-        let is_news = std::mem::replace(&mut told, news.clone()) != news;
-        match report {
-            Ok(report) => {
-                holdings.keys.store(report.items, Ordering::Relaxed);
-                holdings.bytes.store(report.bytes, Ordering::Relaxed);
-                if is_news {
-                    tracing::info!("store {endpoint} is DynamoDB");
-                    report.warnings.iter().for_each(|warning| tracing::warn!("store {endpoint}: {warning}"));
+        let (mut found, mut again) = (None, store.look_every());
+        for (server, state) in store.look_at_each().await.into_iter().enumerate() {
+            let news = match &state {
+                Ok(state) => {
+                    let held = [state.keys, state.bytes, state.most_bytes, state.evicted];
+                    add(found.get_or_insert_default(), held);
+                    format!("{}: {:?}", state.is, state.warnings)
                 }
+                // A continuing outage is not news, even if the error text changes.
+                Err(_) => {
+                    again = LOOK_AGAIN;
+                    "unavailable".to_owned()
+                }
+            };
+            if told[server] != news {
+                tell(&store.endpoint(server), state);
+                told[server] = news;
             }
-            Err(error) if is_news => {
-                let why = why(&error);
-                tracing::warn!(
-                    "store {endpoint}: {why}; rules decide by their failure policy until it answers"
-                );
-            }
-            Err(_) => {}
+        }
+        if let Some(found) = found {
+            holdings.set(&found);
         }
         tokio::time::sleep(again).await;
     }
 }
 
-/// Looks at the servers now and then. Logs the state of each once, and once when it changes.
-async fn keep_memcached(store: &MemcachedStore, holdings: &Holdings) {
-    let mut told = vec![String::new(); store.nodes()];
-    loop {
-        let (mut keys, mut bytes, mut most, mut evicted) = (0, 0, 0, 0);
-        for (server, report) in store.look().await.into_iter().enumerate() {
-            let endpoint = store.endpoint(server);
-            let news = match &report {
-                Ok(report) => {
-                    (keys, bytes) = (keys + report.items, bytes + report.bytes);
-                    (most, evicted) = (most + report.most_bytes, evicted + report.evictions);
-                    format!("store {endpoint} runs Memcached {}: {:?}", report.version, report.warnings)
-                }
-                // A continuing outage is not news, even if the error text changes.
-                Err(_) => format!("{endpoint} is unavailable"),
-            };
-            if told[server] == news {
-                continue;
-            }
-            match report {
-                Ok(report) => {
-                    tracing::info!("store {endpoint} runs Memcached {}", report.version);
-                    report.warnings.iter().for_each(|warning| tracing::warn!("store {endpoint}: {warning}"));
-                }
-                Err(error) => {
-                    let why = why(&error);
-                    tracing::warn!(
-                        "store {endpoint}: {why}; rules decide by their failure policy until it answers"
-                    );
-                }
-            }
-            told[server] = news;
+fn tell(endpoint: &str, state: Result<ServerState, StoreError>) {
+    match state {
+        Ok(state) => {
+            tracing::info!("store {endpoint} is {}", state.is);
+            state.warnings.iter().for_each(|warning| tracing::warn!("store {endpoint}: {warning}"));
         }
-        holdings.keys.store(keys, Ordering::Relaxed);
-        holdings.bytes.store(bytes, Ordering::Relaxed);
-        holdings.most_bytes.store(most, Ordering::Relaxed);
-        // A restarted server counts from zero, but our counter must never go down.
-        holdings.evicted.fetch_max(evicted, Ordering::Relaxed);
-        tokio::time::sleep(LOOK_AGAIN).await;
+        Err(error) => {
+            let why = why(&error);
+            tracing::warn!("store {endpoint}: {why}; rules decide by their failure policy until it answers");
+        }
     }
 }
 
@@ -522,22 +374,12 @@ fn why(error: &StoreError) -> String {
 /// Counts round trips to servers.
 struct CountCalls(Arc<Metrics>);
 
-impl tidegate_store_postgres::Observer for CountCalls {
-    fn called(&self, failure: Option<&'static str>) {
+impl CallObserver for CountCalls {
+    fn called(&self, server: &str, failure: Option<&'static str>) {
         self.0.server_called(failure);
-    }
-}
-
-#[cfg(feature = "dynamodb")]
-impl tidegate_store_dynamodb::Observer for CountCalls {
-    fn called(&self, failure: Option<&'static str>) {
-        self.0.server_called(failure);
-    }
-}
-
-impl tidegate_store_memcached::Observer for CountCalls {
-    fn called(&self, failure: Option<&'static str>) {
-        self.0.server_called(failure);
+        if let Some(reason) = failure {
+            self.0.server_failed(server, reason);
+        }
     }
 }
 

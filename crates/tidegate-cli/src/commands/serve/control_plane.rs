@@ -22,7 +22,7 @@ use super::backend::Backend;
 use super::busy::BusyRatio;
 use super::region_names::NameWarnings;
 use super::store_fleet::StoreFleet;
-use crate::commands::plan::store_cost;
+use crate::commands::plan::{Model, store_cost};
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, STARTER};
 use crate::settings::{DatabaseChoice, Settings, StoreUrl};
@@ -70,7 +70,7 @@ fn cannot_use(url: &DatabaseUrl, error: &Error) -> Failure {
     match error {
         Error::NewerSchema { .. } => failure.hint(
             "start the newer release, or name another database; with `admin.database: none` this release follows the \
-             nodes that share its Redis",
+             nodes that share its store",
         ),
         Error::Damaged { .. } => {
             failure.hint("restore it from a backup, or move it away to begin with the starter rules")
@@ -148,7 +148,7 @@ pub(super) struct ControlParts<'p> {
 pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<ControlPlane> {
     let (backend, busy) = (parts.backend.clone(), parts.busy.clone());
     let (shards, names) = (parts.backend.clone(), parts.region_names.clone());
-    let url = settings.store.url.clone();
+    let model = Model::of(&settings.store.url);
     let fleet: Arc<dyn Fleet> = match parts.fleet {
         Some(fleet) => fleet.clone(),
         None => Arc::new(Alone::default()),
@@ -177,11 +177,9 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
             shards.other_shards().into_iter().map(of).chain(names.iter().cloned()).collect()
         }),
         busy: Arc::new(move || busy.ratio()),
-        store_cost: Arc::new(move |rules| match &url {
-            StoreUrl::Redis(url) => Some(store_cost(rules, &url.topology)),
-            // Of the others there are no measurements.
-            _ => None,
-        }),
+        store_kind: settings.store.url.kind(),
+        // Memory of its own costs calls to nobody.
+        store_cost: Arc::new(move |rules| model.map(|model| store_cost(rules, model))),
     })
 }
 
