@@ -88,6 +88,7 @@ mod shorthand;
 mod stats_of_one_node;
 mod stopping;
 mod store_required;
+mod store_trouble;
 mod stub;
 mod supervisor;
 mod telemetry;
