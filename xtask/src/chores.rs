@@ -40,7 +40,11 @@ pub(crate) fn test(root: &Path, tier: Tier) -> Result<(), Failure> {
 /// The attacks with other seeds and more acts than in CI.
 fn attacks(found: &ToolEnv) -> CommandLine {
     let command = CommandLine::new(["cargo", "test", "--locked", "-p", "tidegate-cli", "--test", "attack"]);
-    command.env("ATTACK_SEEDS", "100,101,102").env("ATTACK_ACTS", "100").quiet_env(found.vars())
+    command
+        .env("ATTACK_SEEDS", "100,101,102")
+        .env("ATTACK_ACTS", "100")
+        .env("ATTACK_FLOOD", "1000")
+        .quiet_env(found.vars())
 }
 
 /// The alerts that compare a minute with the half hour before it.

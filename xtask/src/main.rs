@@ -19,6 +19,7 @@ mod library;
 mod loc;
 mod mutants;
 mod pictures;
+mod redises;
 mod retry_failed;
 mod slice;
 mod steps;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Chore::Dashboard => dashboard::build(&root),
         Chore::Docs => docs::build(&root),
         Chore::Pictures => pictures::take(&root),
+        Chore::Redises { only } => redises::run(&root, only.as_deref()),
         Chore::Library => library::all(&root),
         Chore::Dist { check } => dist::run(&root, check),
         Chore::Loc => loc::print(&root),

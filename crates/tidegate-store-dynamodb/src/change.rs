@@ -8,7 +8,9 @@ use base64::prelude::BASE64_STANDARD;
 use futures_util::future::{join_all, try_join_all};
 use serde_json::{Value, json};
 use tidegate_core::Timestamp;
-use tidegate_store_items::{BEGINS_WITHIN, Deadline, Failure, Item, MOST_AHEAD, Name, Place, Work, pause};
+use tidegate_store_items::{
+    BEGINS_WITHIN, Changed, Deadline, Failure, Item, MOST_AHEAD, Name, Place, Work, pause,
+};
 use tokio::time::Instant;
 
 use crate::api::{Api, Kind};
@@ -54,22 +56,29 @@ enum Stored {
     Overtaken,
 }
 
+/// What has become of the groups until now: whether anything was stored, when they were decided, and which are too large, and why.
+type SoFar<'a> = (&'a mut bool, &'a mut Vec<Timestamp>, &'a mut Vec<(usize, String)>);
+
 impl Changer {
-    /// Decides all `groups`, whose items differ and ascend. Returns when, if all were decided at one moment.
+    /// Decides all `groups`, whose items differ and ascend.
     pub(crate) async fn change(
         &self,
         groups: &[Vec<Place>],
         deadline: Deadline,
         work: Work<'_>,
-    ) -> Result<Option<Timestamp>, Failure> {
-        if let Some(large) = groups.iter().find(|group| group.len() > MOST_ITEMS) {
-            let why = format!("a request over {} keys: DynamoDB changes {MOST_ITEMS} at once", large.len());
-            return Err(Failure::NotApplied("other", why.into()));
-        }
-        let (mut is_applied, mut left): (bool, Vec<usize>) = (false, (0..groups.len()).collect());
+    ) -> Result<Changed, Failure> {
+        let (small, large): (Vec<usize>, Vec<usize>) =
+            (0..groups.len()).partition(|group| groups[*group].len() <= MOST_ITEMS);
+        let why = |group: usize| {
+            format!("a request over {} keys: DynamoDB changes {MOST_ITEMS} at once", groups[group].len())
+        };
+        let mut too_large: Vec<(usize, String)> =
+            large.into_iter().map(|group| (group, why(group))).collect();
+        let (mut is_applied, mut left) = (false, small);
         let mut moments: Vec<Timestamp> = Vec::new();
         for turn in 0_u32.. {
-            let step = self.step(groups, left, deadline, work, &mut is_applied, &mut moments).await;
+            let so_far = (&mut is_applied, &mut moments, &mut too_large);
+            let step = self.step(groups, left, deadline, work, so_far).await;
             left = step.map_err(|failure| if is_applied { failure.in_part() } else { failure })?;
             if left.is_empty() {
                 break;
@@ -81,7 +90,8 @@ impl Changer {
             tokio::time::sleep(pause(turn, FIRST_PAUSE, LONGEST_PAUSE)).await;
         }
         moments.dedup();
-        Ok(moments.first().copied().filter(|_| moments.len() == 1))
+        let at = moments.first().copied().filter(|_| moments.len() == 1);
+        Ok(Changed { at, too_large })
     }
 
     /// Decides these groups once; returns those that start again.
@@ -91,8 +101,7 @@ impl Changer {
         left: Vec<usize>,
         deadline: Deadline,
         work: Work<'_>,
-        is_applied: &mut bool,
-        moments: &mut Vec<Timestamp>,
+        (is_applied, moments, too_large): SoFar<'_>,
     ) -> Result<Vec<usize>, Failure> {
         let read = self.read(groups, left, deadline).await?;
         if Instant::now() > deadline.at + BEGINS_WITHIN {
@@ -109,7 +118,10 @@ impl Changer {
                 moments.push(now);
             } else {
                 // Before anything of this round is stored.
-                one.items.iter().try_for_each(|item| item.fits_in(MOST_BYTES))?;
+                if let Err(why) = one.items.iter().try_for_each(|item| item.fits_in(MOST_BYTES)) {
+                    too_large.push((group, why));
+                    continue;
+                }
                 open.push(one);
             }
         }
@@ -122,6 +134,7 @@ impl Changer {
                     moments.push(one.now);
                 }
                 Ok(Stored::Overtaken) => again.push(one.group),
+                Err(Failure::TooLarge(why)) => too_large.push((one.group, why.to_string())),
                 // What may have been applied outweighs what was not.
                 Err(failure @ (Failure::Lost(_) | Failure::TimedOut(_))) => failed = Some(failure),
                 Err(failure) => failed = failed.or(Some(failure)),

@@ -1,5 +1,5 @@
-//! The Store contract on DynamoDB, for fleets without a server of their own. It was run against emulators (`moto`, `dynalite`), never
-//! against AWS.
+//! The Store contract on DynamoDB, for fleets without a server of their own. It was run against emulators, never against AWS: whole
+//! against `moto`; against `dynalite`, which knows no transactions, where each request is on one key.
 //!
 //! # How a batch is decided
 //!

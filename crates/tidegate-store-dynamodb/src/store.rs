@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tidegate_core::{KeyRoom, Timestamp};
 use tidegate_store::CallObserver;
-use tidegate_store_items::{Deadline, Failure, ItemStore, Items, Layout, Place, ServerClock, Work};
+use tidegate_store_items::{
+    Changed, Deadline, Failure, ItemStore, Items, Layout, Namer, Place, ServerClock, Work,
+};
 
 use crate::api::Api;
 use crate::change::{Changer, MOST_ITEMS};
@@ -30,6 +32,8 @@ pub struct DynamoDb {
     pub(crate) changer: Changer,
     pub(crate) endpoint: String,
     pub(crate) patience: std::time::Duration,
+    /// An item that only looks write.
+    pub(crate) look: Place,
     observer: Arc<dyn CallObserver>,
 }
 
@@ -48,6 +52,8 @@ impl Items for DynamoDb {
             clock: ServerClock::new(),
         };
         let patience = config.connect_timeout + config.timeout;
+        let process = getrandom::u64().expect("the system has random bytes").to_le_bytes();
+        let look = Place { server: 0, name: Namer::new(&config.key_prefix).own(b"look", process, 0) };
         let endpoint = format!("{} of {}", url.table, url.server.authority());
         let layout = Layout {
             endpoints: vec![endpoint.clone()],
@@ -59,7 +65,8 @@ impl Items for DynamoDb {
             usual_call: USUAL_CALL,
         };
         let changer = Changer { api, time: config.time.clone() };
-        Ok((DynamoDb { changer, endpoint, patience, observer: Arc::clone(&config.observer) }, layout))
+        let observer = Arc::clone(&config.observer);
+        Ok((DynamoDb { changer, endpoint, patience, look, observer }, layout))
     }
 
     async fn change(
@@ -67,7 +74,7 @@ impl Items for DynamoDb {
         groups: &[Vec<Place>],
         deadline: Deadline,
         work: Work<'_>,
-    ) -> Result<Option<Timestamp>, Failure> {
+    ) -> Result<Changed, Failure> {
         self.changer.change(groups, deadline, work).await
     }
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate_core::Micros;
 use tidegate_store::StoreError;
-use tidegate_store_items::{Deadline, Failure};
+use tidegate_store_items::{Deadline, Failure, Item, WHOLE};
 
 use crate::api::Kind;
 use crate::store::DynamoDb;
@@ -12,6 +13,8 @@ use crate::store::DynamoDb;
 /// How long a new table may take until it can be used.
 const CREATED_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// What a look writes lasts this long.
+const LOOK_TTL: Micros = Micros::from_secs(60);
 
 /// What DynamoDB says of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,10 +29,11 @@ pub struct TableReport {
 }
 
 impl DynamoDb {
-    /// Looks at the table: a report, or why it cannot be used. Creates it, and waits for it, if it is missing and the URL says so.
+    /// Looks at the table, and writes to it: a report, or why it cannot be used. Creates it, and waits for it, if it is missing and
+    /// the URL says so.
     ///
     /// # Errors
-    /// When there is no table, it has another key, or DynamoDB does not answer.
+    /// When there is no table, it has another key, it may not be written to, or DynamoDB does not answer.
     pub async fn look(&self) -> Result<TableReport, StoreError> {
         self.look_at_table().await.map_err(|failure| failure.into_store_error(self.endpoint.clone()))
     }
@@ -56,6 +60,7 @@ impl DynamoDb {
             Err(refused) => return Err(api.failure(&refused, Kind::Reads, self.deadline())),
         };
         self.check_key(&table)?;
+        self.write_something().await?;
         let mut warnings = Vec::new();
         let expiry = api.read("DescribeTimeToLive", &self.named(), self.deadline()).await;
         // Whoever may not ask is not told.
@@ -72,6 +77,17 @@ impl DynamoDb {
         }
         let number = |name: &str| table[name].as_u64().unwrap_or_default();
         Ok(TableReport { items: number("ItemCount"), bytes: number("TableSizeBytes"), warnings })
+    }
+
+    /// Who may describe a table may not always write to it. One that is too busy to be written to is there.
+    async fn write_something(&self) -> Result<(), Failure> {
+        let write =
+            |_: usize, items: &mut [Item], now| items[0].set(WHOLE, Some((now + LOOK_TTL, Vec::new())));
+        let mut write = write;
+        match self.changer.change(&[vec![self.look]], self.deadline(), &mut write).await {
+            Ok(_) | Err(Failure::Busy(_)) => Ok(()),
+            Err(failure) => Err(failure),
+        }
     }
 
     fn check_key(&self, table: &Value) -> Result<(), Failure> {

@@ -3,15 +3,24 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use tidegate_core::{Ask, Cell, Fold, Limit, Micros, Outcome, Timestamp, decide_fold, decide_request};
-use tidegate_store::{BatchOutcomes, Request};
+use tidegate_core::{
+    Ask, Cell, Fold, Limit, Micros, Outcome, Timestamp, Verdict, decide_fold, decide_request,
+};
+use tidegate_store::{BatchOutcomes, HELD_RETRY_AFTER, Request};
 
+use crate::failure::Failure;
 use crate::item::Item;
 use crate::name::{Part, limit_part};
-use crate::store::Place;
+use crate::store::{Changed, Place};
 
 /// A part is kept this long after it says nothing more.
 const SPARE: Micros = Micros::from_secs(1);
+/// What stands where nothing was decided.
+const UNDECIDED: Outcome = Outcome {
+    verdict: Verdict::Refused { retry_after: Some(HELD_RETRY_AFTER) },
+    remaining: 0,
+    reset_after: HELD_RETRY_AFTER,
+};
 
 /// The requests of a batch in groups, and the outcomes of those decided so far.
 ///
@@ -23,6 +32,8 @@ pub(crate) struct Batch<'a> {
     /// The groups that may be decided at once, one such turn after another.
     turns: Vec<Range<usize>>,
     outcomes: Vec<(Vec<Outcome>, Vec<Fold>)>,
+    /// The requests that were not decided, and why.
+    too_large: Vec<(usize, String)>,
 }
 
 /// A group: its items in ascending order, and its requests in order. Of each request and each of its spends, the place among the items,
@@ -57,6 +68,7 @@ impl<'a> Batch<'a> {
             groups: Vec::new(),
             turns: Vec::new(),
             outcomes: vec![Default::default(); requests.len()],
+            too_large: Vec::new(),
         };
         for groups in by_turn {
             let from = batch.groups.len();
@@ -101,8 +113,30 @@ impl<'a> Batch<'a> {
         cells.write(items, now);
     }
 
-    pub(crate) fn outcomes(self, decided_at: Option<Timestamp>) -> BatchOutcomes {
-        let mut told = BatchOutcomes { decided_at, ..BatchOutcomes::default() };
+    /// Takes back what groups of a turn were decided that could not be stored. Returns when the others were; an error if nothing is
+    /// left of the batch.
+    pub(crate) fn left_out(&mut self, turn: usize, changed: Changed) -> Result<Option<Timestamp>, Failure> {
+        let first = self.turns[turn].start;
+        for (group, why) in changed.too_large {
+            for (request, _) in &self.groups[first + group].requests {
+                let Request { spends, .. } = self.requests[*request];
+                let folds = if self.requests[*request].is_fold() { spends.len() } else { 0 };
+                self.outcomes[*request] =
+                    (vec![UNDECIDED; spends.len()], vec![Fold::refused(UNDECIDED); folds]);
+                self.too_large.push((*request, why.clone()));
+            }
+        }
+        let asked = self.requests.iter().filter(|request| !request.spends.is_empty()).count();
+        match self.too_large.first() {
+            Some((_, why)) if self.too_large.len() == asked => Err(Failure::TooLarge(why.clone().into())),
+            _ => Ok(changed.at),
+        }
+    }
+
+    pub(crate) fn outcomes(mut self, decided_at: Option<Timestamp>) -> BatchOutcomes {
+        self.too_large.sort_unstable();
+        let too_large = self.too_large;
+        let mut told = BatchOutcomes { decided_at, too_large, ..BatchOutcomes::default() };
         for (outcomes, folds) in self.outcomes {
             told.outcomes.extend(outcomes);
             told.folds.extend(folds);

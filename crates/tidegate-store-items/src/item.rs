@@ -8,7 +8,6 @@
 
 use tidegate_core::{Cell, Timestamp};
 
-use crate::failure::Failure;
 use crate::name::Part;
 
 const VERSION: u8 = 1;
@@ -79,16 +78,15 @@ impl Item {
     ///
     /// # Errors
     /// When it is: its key has more than it may have.
-    pub fn fits_in(&self, most: usize) -> Result<(), Failure> {
+    pub fn fits_in(&self, most: usize) -> Result<(), String> {
         let size = self.size();
         if size <= most {
             return Ok(());
         }
-        let why = format!(
+        Err(format!(
             "the limits and refunds of one key would take {size} bytes, and {most} is the most: use a `sliding_window` instead of \
              a log, or lower the limits"
-        );
-        Err(Failure::TooLarge(why.into()))
+        ))
     }
 
     /// How many bytes it is.
@@ -194,8 +192,8 @@ mod tests {
     fn an_item_fits_if_its_bytes_do() {
         let size = item().bytes().len();
         assert!(item().fits_in(size).is_ok());
-        let Err(Failure::TooLarge(why)) = item().fits_in(size - 1) else { panic!("it fits") };
-        assert!(why.to_string().contains("sliding_window"), "{why}");
+        let why = item().fits_in(size - 1).unwrap_err();
+        assert!(why.contains("sliding_window"), "{why}");
     }
 
     #[test]

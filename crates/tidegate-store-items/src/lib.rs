@@ -20,4 +20,4 @@ pub use deadline::{BEGINS_WITHIN, Deadline, pause};
 pub use failure::Failure;
 pub use item::{Hold, Item};
 pub use name::{Name, Namer, Part, WHOLE};
-pub use store::{ItemStore, Items, Layout, Place, Work};
+pub use store::{Changed, ItemStore, Items, Layout, Place, Work};

@@ -50,13 +50,12 @@ pub trait Items: Sized + Send + Sync + 'static {
     fn open(address: &Self::Address, config: &Self::Config) -> Result<(Self, Layout), Self::ConfigError>;
 
     /// Has all `groups` decided, and stores what becomes of them: each group whole, or not at all. Their items differ and ascend.
-    /// Returns when, if all were decided at one moment.
     fn change(
         &self,
         groups: &[Vec<Place>],
         deadline: Deadline,
         work: Work<'_>,
-    ) -> impl Future<Output = Result<Option<Timestamp>, Failure>> + Send;
+    ) -> impl Future<Output = Result<Changed, Failure>> + Send;
 
     /// The time that decides.
     fn now(&self) -> Timestamp;
@@ -66,6 +65,15 @@ pub trait Items: Sized + Send + Sync + 'static {
 
     /// What an item has room for.
     fn key_room() -> KeyRoom;
+}
+
+/// What became of groups.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// When, if all were decided at one moment.
+    pub at: Option<Timestamp>,
+    /// The groups, by number, that stay as they are, because an item of theirs would be too large, or they have too many: and why.
+    pub too_large: Vec<(usize, String)>,
 }
 
 /// How a store lays out its items, and how long its calls may take.
@@ -85,6 +93,13 @@ pub struct Layout {
     pub most_items: usize,
     /// A probe writes as much as a usual call: a path may lose what is large, and carry what is small.
     pub usual_call: usize,
+}
+
+impl Changed {
+    /// When, of groups of which each must change.
+    fn whole(mut self) -> Result<Option<Timestamp>, Failure> {
+        self.too_large.pop().map_or(Ok(self.at), |(_, why)| Err(Failure::TooLarge(why.into())))
+    }
 }
 
 /// The Store contract on items.
@@ -152,7 +167,8 @@ impl<I: Items> Inner<I> {
         deadline: Deadline,
         work: Work<'_>,
     ) -> Result<Option<Timestamp>, StoreError> {
-        self.count(groups, self.items.change(groups, deadline, work).await)
+        let ran = self.items.change(groups, deadline, work).await;
+        self.count(groups, ran.and_then(Changed::whole))
     }
 
     /// Counts a call.
@@ -207,6 +223,7 @@ impl<I: Items> Inner<I> {
             let mut work = |group: usize, items: &mut [Item], now| batch.decide(turn, group, items, now);
             let ran = self.items.change(&groups, deadline, &mut work).await;
             let ran = ran.map_err(|failure| if turn == 0 { failure } else { failure.in_part() });
+            let ran = ran.and_then(|changed| batch.left_out(turn, changed));
             moments.push(self.count(&groups, ran)?);
         }
         moments.dedup();
@@ -313,6 +330,7 @@ impl<I: Items> Inner<I> {
             |item: &mut Item, now| item.set(WHOLE, Some((now + PROBE_TTL, vec![0; self.layout.usual_call])));
         let ran =
             self.items.change(&[vec![place]], deadline, &mut |_, items, now| write(&mut items[0], now)).await;
+        let ran = ran.and_then(Changed::whole);
         // A server that says that it is too busy is there.
         let is_busy = matches!(ran, Err(Failure::Busy(_)));
         self.count(&[vec![place]], ran).map(drop).or_else(|error| if is_busy { Ok(()) } else { Err(error) })

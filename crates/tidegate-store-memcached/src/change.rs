@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_store_items::{
-    BEGINS_WITHIN, Deadline, Failure, Hold, Item, MOST_AHEAD, Name, Place, ServerClock, Work, pause,
+    BEGINS_WITHIN, Changed, Deadline, Failure, Hold, Item, MOST_AHEAD, Name, Place, ServerClock, Work, pause,
 };
 use tokio::time::Instant;
 
@@ -64,18 +64,22 @@ struct Open {
     sent: Vec<usize>,
 }
 
+/// What has become of the groups until now: whether anything was stored, when they were decided, and which are too large, and why.
+type SoFar<'a> = (&'a mut bool, &'a mut Vec<Timestamp>, &'a mut Vec<(usize, String)>);
+
 impl Changer {
-    /// Decides all `groups`, whose items differ and ascend. Returns when, if all were decided at one moment.
+    /// Decides all `groups`, whose items differ and ascend.
     pub(crate) async fn change(
         &self,
         groups: &[Vec<Place>],
         deadline: Deadline,
         work: Work<'_>,
-    ) -> Result<Option<Timestamp>, Failure> {
+    ) -> Result<Changed, Failure> {
         let (mut is_applied, mut left): (bool, Vec<usize>) = (false, (0..groups.len()).collect());
-        let mut moments: Vec<Timestamp> = Vec::new();
+        let (mut moments, mut too_large): (Vec<Timestamp>, Vec<(usize, String)>) = Default::default();
         for turn in 0_u32.. {
-            let step = self.step(groups, left, deadline, work, &mut is_applied, &mut moments).await;
+            let so_far = (&mut is_applied, &mut moments, &mut too_large);
+            let step = self.step(groups, left, deadline, work, so_far).await;
             left = step.map_err(|failure| if is_applied { failure.in_part() } else { failure })?;
             if left.is_empty() {
                 break;
@@ -87,7 +91,8 @@ impl Changer {
             tokio::time::sleep(pause(turn, FIRST_PAUSE, LONGEST_PAUSE)).await;
         }
         moments.dedup();
-        Ok(moments.first().copied().filter(|_| moments.len() == 1))
+        let at = moments.first().copied().filter(|_| moments.len() == 1);
+        Ok(Changed { at, too_large })
     }
 
     /// Decides these groups once; returns those that start again.
@@ -97,8 +102,7 @@ impl Changer {
         left: Vec<usize>,
         deadline: Deadline,
         work: Work<'_>,
-        is_applied: &mut bool,
-        moments: &mut Vec<Timestamp>,
+        (is_applied, moments, too_large): SoFar<'_>,
     ) -> Result<Vec<usize>, Failure> {
         let mut again = Vec::new();
         let read = self.read(groups, left, deadline).await?;
@@ -122,7 +126,10 @@ impl Changer {
                 continue;
             }
             // Before anything of this round is stored.
-            one.items.iter().try_for_each(|item| item.fits_in(MOST_BYTES))?;
+            if let Err(why) = one.items.iter().try_for_each(|item| item.fits_in(MOST_BYTES)) {
+                too_large.push((group, why));
+                continue;
+            }
             match one.found.len() {
                 1 => one.sent = vec![self.store(&mut round, &one, 0, one.found[0].only())],
                 _ => one.sent = self.hold(&mut round, &one),

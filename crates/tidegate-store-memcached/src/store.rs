@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tidegate_core::{KeyRoom, Timestamp};
 use tidegate_store::CallObserver;
-use tidegate_store_items::{Deadline, Failure, ItemStore, Items, Layout, Namer, Place, ServerClock, Work};
+use tidegate_store_items::{
+    Changed, Deadline, Failure, ItemStore, Items, Layout, Namer, Place, ServerClock, Work,
+};
 
 use crate::change::Changer;
 use crate::config::{ConfigError, MemcachedConfig};
@@ -68,7 +70,7 @@ impl Items for Memcached {
         groups: &[Vec<Place>],
         deadline: Deadline,
         work: Work<'_>,
-    ) -> Result<Option<Timestamp>, Failure> {
+    ) -> Result<Changed, Failure> {
         self.changer.change(groups, deadline, work).await
     }
 

@@ -242,15 +242,19 @@ impl Inner {
     }
 
     async fn probe(&self) -> Result<(), StoreError> {
+        self.write_something(Deadline::from_now(self.timeout, PROBE_HEARD_FOR)).await
+    }
+
+    /// Only a write shows that it takes writes.
+    pub(crate) async fn write_something(&self, deadline: Deadline) -> Result<(), StoreError> {
         let names = Names::of(std::iter::once(self.names.probe(self.process)));
-        let deadline = Deadline::from_now(self.timeout, PROBE_HEARD_FOR);
         // The time it was written is part of it, so that it is always written.
         let write = |_: &Locked, now| ((), vec![Some(values::content(&[0; USUAL_CALL], now, PROBE_TTL))]);
         self.run(&names, deadline, write).await.map(drop)
     }
 
     /// The deadline of a call that no request waits for.
-    fn patient(&self) -> Deadline {
+    pub(crate) fn patient(&self) -> Deadline {
         Deadline::from_now(self.patience(), Duration::ZERO)
     }
 

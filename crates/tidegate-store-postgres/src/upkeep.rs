@@ -35,11 +35,12 @@ const MOST_PAGES: i64 = 1_024;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl PostgresStore {
-    /// Looks at the server once.
+    /// Looks at the server once, and writes to it: one whose disk is full answers every question.
     ///
     /// # Errors
     /// When it does not answer, or cannot be used: the error's source says why, on one line.
     pub async fn look(&self) -> Result<ServerReport, StoreError> {
+        self.inner.write_something(self.inner.patient()).await?;
         let row = self.ask(LOOK, &[]).await?;
         let count = |column: usize| u64::try_from(row.get::<_, i64>(column)).unwrap_or_default();
         let mut warnings = Vec::new();

@@ -35,7 +35,8 @@ pub const HELD_RETRY_AFTER: Micros = Micros::new(99_999);
 /// with a default body: the defaults describe a single-node store without records or a fleet.
 pub trait Store: Send + Sync + 'static {
     /// Decides a batch: one outcome per spend of every request, in order. A request passes if its rules are satisfied
-    /// ([`Stance`]); a refusal starts the penalty of the rule that refused, in the same step.
+    /// ([`Stance`]); a refusal starts the penalty of the rule that refused, in the same step. A request for which a key has no
+    /// room fails alone ([`BatchOutcomes::too_large`]).
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes>;
 
     /// Decides one request at once, or returns `None` and does nothing: a store that must be awaited. For a request without
@@ -269,6 +270,10 @@ pub struct BatchOutcomes {
     /// When all of it was decided, by the store's clock: for logs only, never for decisions. None unless it was one moment of
     /// one clock.
     pub decided_at: Option<Timestamp>,
+    /// The requests, by their place in the batch, that changed nothing and never will, because the store does not keep so much of
+    /// one key: with what to do about it. Their outcomes are refusals after [`HELD_RETRY_AFTER`]. A batch of nothing else is
+    /// [`StoreError::TooLarge`].
+    pub too_large: Vec<(usize, String)>,
 }
 
 /// An answer, and when the store produced it.
@@ -313,14 +318,14 @@ impl From<Outcomes> for BatchOutcomes {
     /// The outcomes of requests without folds.
     #[inline]
     fn from(outcomes: Outcomes) -> Self {
-        BatchOutcomes { outcomes, folds: Vec::new(), decided_at: None }
+        BatchOutcomes { outcomes, ..BatchOutcomes::default() }
     }
 }
 
 impl FromIterator<Outcome> for BatchOutcomes {
     /// The outcomes of requests without folds.
     fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
-        BatchOutcomes { outcomes: outcomes.into_iter().collect(), folds: Vec::new(), decided_at: None }
+        BatchOutcomes { outcomes: outcomes.into_iter().collect(), ..BatchOutcomes::default() }
     }
 }
 

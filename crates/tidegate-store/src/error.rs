@@ -30,7 +30,8 @@ pub enum StoreError {
         endpoint: String,
     },
     /// Not applied to the key that it is about, and the same call never will be: the store does not keep so much of one key. Other
-    /// requests of the call may have been applied; the store itself is well, and its breaker is not told.
+    /// requests of the call may have been applied; the store itself is well, and its breaker is not told. Of a batch only those fail
+    /// that are about such a key ([`BatchOutcomes::too_large`](crate::BatchOutcomes::too_large)), if the store can tell which.
     TooLarge {
         /// The store's name for operators.
         endpoint: String,

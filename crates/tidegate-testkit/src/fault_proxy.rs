@@ -5,6 +5,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -33,6 +34,8 @@ pub enum Fault {
     Blackhole,
     /// What arrives at once in more than this many bytes vanishes, as on a path that loses large packets.
     DropLarge(usize),
+    /// A connection is cut instead of the first reply after a request that has these bytes in it: the server did that one.
+    LoseReplyTo(&'static [u8]),
     /// Each connection is cut after passing on this many bytes of replies.
     CutRepliesAfter(usize),
     /// Replies keep their length and lose their meaning.
@@ -182,18 +185,25 @@ fn carry(client: &Connection, server: SocketAddr, control: &Control) {
     let Ok(server) = TcpStream::connect_timeout(&server, CONNECT_PATIENCE) else { return };
     let _ = server.set_nodelay(true);
     client.adopt(&server);
+    let loses_reply = AtomicBool::new(false);
     thread::scope(|threads| {
-        threads.spawn(|| pass_on(&client.stream, &server, Direction::Requests, control));
-        pass_on(&server, &client.stream, Direction::Replies, control);
+        threads.spawn(|| pass_on(&client.stream, &server, Direction::Requests, control, &loses_reply));
+        pass_on(&server, &client.stream, Direction::Replies, control, &loses_reply);
     });
 }
 
 /// Passes bytes on in one direction. The end of one side's bytes is passed on too; an error ends both sides.
-fn pass_on(from: &TcpStream, to: &TcpStream, direction: Direction, control: &Control) {
+fn pass_on(
+    from: &TcpStream,
+    to: &TcpStream,
+    direction: Direction,
+    control: &Control,
+    loses_reply: &AtomicBool,
+) {
     let (chunks, waiting) = mpsc::sync_channel(WAITING_CHUNKS);
     thread::scope(|threads| {
         threads.spawn(|| read_chunks(from, chunks));
-        let ended = match write_chunks(to, waiting, direction, control) {
+        let ended = match write_chunks(to, waiting, direction, control, loses_reply) {
             Ok(()) => to.shutdown(Shutdown::Write),
             // Also wakes our reader, which may wait for bytes that nobody will pass on.
             Err(_) => to.shutdown(Shutdown::Both).and(from.shutdown(Shutdown::Both)),
@@ -217,6 +227,7 @@ fn write_chunks(
     waiting: Receiver<(Instant, Vec<u8>)>,
     direction: Direction,
     control: &Control,
+    loses_reply: &AtomicBool,
 ) -> io::Result<()> {
     let mut budget = (0, 0);
     for (received, mut chunk) in waiting {
@@ -226,6 +237,13 @@ fn write_chunks(
             (Fault::Blackhole, _)
             | (Fault::DropRequests, Direction::Requests)
             | (Fault::DropReplies, Direction::Replies) => continue,
+            (Fault::LoseReplyTo(bytes), Direction::Requests) => {
+                let is_it = chunk.windows(bytes.len()).any(|window| window == bytes);
+                loses_reply.fetch_or(is_it, Ordering::SeqCst);
+            }
+            (Fault::LoseReplyTo(_), Direction::Replies) if loses_reply.load(Ordering::SeqCst) => {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
             (Fault::DropLarge(most), _) if chunk.len() > most => continue,
             (Fault::GarbageReplies, Direction::Replies) => chunk.iter_mut().for_each(|byte| *byte ^= 0xA5),
             (Fault::CutRepliesAfter(most), Direction::Replies) => {

@@ -58,8 +58,53 @@ impl Moto {
     /// When it does not answer.
     #[track_caller]
     pub fn refuse(&self, status: u16, code: &str, count: u32) {
-        let body = json!({ "code": code, "status": status, "count": count }).to_string();
+        self.refuse_calls("", status, code, count);
+    }
+
+    /// The same of calls of this name: `PutItem`.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[track_caller]
+    pub fn refuse_calls(&self, of: &str, status: u16, code: &str, count: u32) {
+        let body = json!({ "of": of, "code": code, "status": status, "count": count }).to_string();
         assert_eq!(http::post_json(self.addr(), "/_refuse", &body).status, 200);
+    }
+
+    /// Makes a table with one key of this name, unless it is there.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn create_table(&self, table: &str, key: &str) {
+        let body = json!({
+            "TableName": table,
+            "AttributeDefinitions": [{ "AttributeName": key, "AttributeType": "S" }],
+            "KeySchema": [{ "AttributeName": key, "KeyType": "HASH" }],
+            "BillingMode": "PAY_PER_REQUEST",
+        });
+        let told = self.call("CreateTable", &body);
+        assert!(told.status == 200 || told.text().contains("ResourceInUseException"), "{}", told.text());
+    }
+
+    /// What it answers to a call.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[must_use]
+    #[track_caller]
+    pub fn call(&self, what: &str, body: &serde_json::Value) -> http::Response {
+        let target = format!("DynamoDB_20120810.{what}");
+        let headers = [
+            ("x-amz-target", target.as_str()),
+            ("content-type", "application/x-amz-json-1.0"),
+            // It checks no signature, and takes the region from it.
+            (
+                "authorization",
+                "AWS4-HMAC-SHA256 Credential=test/20261119/eu-west-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0",
+            ),
+        ];
+        http::request(self.addr(), "POST", "/", &headers, body.to_string().as_bytes()).expect("it answers")
     }
 
     /// How many calls it has answered.

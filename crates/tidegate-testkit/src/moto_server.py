@@ -1,7 +1,8 @@
 """An emulator of AWS: `moto`, which forgets all when it ends. One request at a time: it does not make its own steps atomic.
 
 GET /_calls: how many calls it has answered.
-POST /_refuse {"code": ..., "status": ..., "count": n}: the next n calls are refused so, as AWS documents it.
+POST /_refuse {"code": ..., "status": ..., "count": n, "of": ...}: the next n calls (of that name, if there is one) are refused so, as
+AWS documents it.
 """
 
 import json
@@ -14,7 +15,7 @@ from werkzeug.wrappers import Request, Response
 
 emulator = DomainDispatcherApplication(create_backend_app)
 turn = threading.Lock()
-refusal = {"count": 0}
+refusal = {"count": 0, "of": ""}
 calls = {"count": 0}
 
 
@@ -35,7 +36,8 @@ def serve(environ, start_response):
         if environ["PATH_INFO"] == "/_refuse":
             refusal.update(json.loads(Request(environ).get_data()))
             return Response("{}")(environ, start_response)
-        if refusal["count"] > 0 and environ["PATH_INFO"] == "/":
+        is_of = environ.get("HTTP_X_AMZ_TARGET", "").endswith(refusal["of"])
+        if refusal["count"] > 0 and is_of and environ["PATH_INFO"] == "/":
             refusal["count"] -= 1
             Request(environ).get_data()
             body = {"__type": "com.amazonaws.dynamodb.v20120810#" + refusal["code"], "message": "as the test asked"}

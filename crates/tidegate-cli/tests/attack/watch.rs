@@ -15,7 +15,7 @@ use crate::checker::{Look, Pace, Script, Span, Violation, keys_without_ttl};
 use crate::world::{PATIENCE, now, pass, wall};
 
 /// Between two looks: about as long as a slow script, so that what is seen of the scheduler is what the script met.
-const EVERY: Duration = Duration::from_millis(5);
+pub(crate) const EVERY: Duration = Duration::from_millis(5);
 
 /// A server that answers nobody for this long may be taken for one that has failed, and so may one that answers everything
 /// later than `LATE` for `ALWAYS_LATE`. A little less than tidegate says: the two do not look at the same moments.
@@ -40,7 +40,7 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// A round trip from `sent` to `received`; `late_since` is when the first of those began that were all late.
-    fn note(&mut self, sent: Instant, received: Instant, late_since: &mut Option<Instant>) {
+    pub(crate) fn note(&mut self, sent: Instant, received: Instant, late_since: &mut Option<Instant>) {
         let took = received - sent;
         let since = if took > LATE { Some(late_since.unwrap_or(sent)) } else { None };
         *late_since = since;

@@ -1,4 +1,4 @@
-//! Real servers to attack: a Redis topology, and tidegate processes on it.
+//! Real servers to attack: a store, and tidegate processes on it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 use tidegate_testkit::{
-    Memcached, Postgres, Redis, RedisCluster, SentinelGroup, ShardedRedis, SteppedClock, TidegateServer,
-    eventually, http,
+    Memcached, Moto, Postgres, Redis, RedisCluster, SentinelGroup, ShardedRedis, SteppedClock,
+    TidegateServer, eventually, http,
 };
 
 /// Far longer than any of this takes, for machines that are busy.
@@ -51,6 +51,8 @@ pub(crate) enum Store {
     /// With the name of a database in it.
     Postgres(Box<Postgres>, String),
     Memcached(Box<Memcached>),
+    /// An emulator.
+    DynamoDb(Box<Moto>),
 }
 
 impl Store {
@@ -74,6 +76,10 @@ impl Store {
         Store::Memcached(Box::new(Memcached::start()))
     }
 
+    pub(crate) fn dynamodb() -> Self {
+        Store::DynamoDb(Box::new(Moto::start()))
+    }
+
     pub(crate) fn url(&self) -> String {
         match self {
             Store::Single(redis) => redis.url(),
@@ -82,6 +88,7 @@ impl Store {
             Store::Sharded(servers) => servers.url(),
             Store::Postgres(server, database) => format!("postgres://postgres@{}/{database}", server.addr()),
             Store::Memcached(server) => Memcached::url_of(&[server]),
+            Store::DynamoDb(server) => server.url("limits"),
         }
     }
 
@@ -92,7 +99,7 @@ impl Store {
             Store::Sentinel(group) => group.nodes().iter().collect(),
             Store::Cluster(cluster) => cluster.nodes().iter().collect(),
             Store::Sharded(servers) => servers.nodes().iter().collect(),
-            Store::Postgres(..) | Store::Memcached(_) => Vec::new(),
+            Store::Postgres(..) | Store::Memcached(_) | Store::DynamoDb(_) => Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_testkit::{Memcached, Postgres, Redis, TidegateServer, eventually, http, poll};
+use tidegate_testkit::{Memcached, Moto, Postgres, Redis, TidegateServer, eventually, http, poll};
 
 use crate::control_world::{PATIENCE, TOKEN};
 use crate::redis_world::BINARY;
@@ -169,6 +169,11 @@ fn overview_and_callers_on_postgres_are_of_all_nodes() {
 fn overview_and_callers_on_memcached_are_of_all_nodes() {
     let servers = [(); 2].map(|()| Memcached::start());
     overview_counts_as_a_client_does(&Memcached::url_of(&servers.each_ref()));
+}
+
+#[test]
+fn overview_and_callers_on_dynamodb_are_of_all_nodes() {
+    overview_counts_as_a_client_does(&Moto::start().url("limits"));
 }
 
 fn overview_counts_as_a_client_does(store: &str) {

@@ -89,6 +89,7 @@ mod stats_of_one_node;
 mod stopping;
 mod store_kinds;
 mod store_required;
+mod store_trouble;
 mod stub;
 mod supervisor;
 mod telemetry;

@@ -249,7 +249,12 @@ impl Remote {
         let when = AnswerTimes { sent: sent.at.at, received: self.clock.now(), decided: told.decided_at };
         let all: u32 = sent.requests.iter().map(|request| request.count.get()).sum();
         let mut first = (all > 1).then_some(0);
-        for (item, told) in sent.items.iter().zip(told.per_request(sent.requests)) {
+        let mut too_large = told.too_large.iter().peekable();
+        for (number, (item, told)) in sent.items.iter().zip(told.per_request(sent.requests)).enumerate() {
+            if let Some((_, why)) = too_large.next_if(|(large, _)| *large == number) {
+                self.refuse_too_large(item, why);
+                continue;
+            }
             let for_nobody = self.answer(item, &told, when, first);
             first = first.map(|first| first + count_of(&item.waiters).get());
             requests += for_nobody;
@@ -259,6 +264,14 @@ impl Remote {
             self.refund_late(given_back);
         }
         requests
+    }
+
+    /// The store has no room for what `item` asks of one key: its rules' policies decide. The others of the call have their answers.
+    fn refuse_too_large(&self, item: &Item, why: &str) {
+        let node = item.asks.first().map_or(0, |ask| self.store.node_of(ask.spend().cell.tag));
+        let (endpoint, source) = (self.store.endpoint(node), why.to_owned().into());
+        self.observer.store_failed(&StoreError::TooLarge { endpoint, source });
+        self.let_go(&[item], &[node], CallEnd::Failed);
     }
 
     /// Answers every request in `item`, each by its position, including those that are gone. `first` is the position of its

@@ -58,15 +58,48 @@ async fn a_request_that_one_key_refuses_spends_from_none() {
 }
 
 #[tokio::test]
-async fn a_request_over_more_keys_than_a_transaction_has_is_not_applied() {
+async fn a_request_over_more_keys_than_a_transaction_has_is_too_large() {
     let server = Moto::start();
     let one = ready(&server.url("limits"), &patient()).await;
     let keys: Vec<String> = (0..101).map(|number| number.to_string()).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     let error = spend(&one, &limit(1), &keys).await.unwrap_err();
-    assert!(error.is_certainly_not_applied(), "{error:?}");
+    assert!(matches!(error, StoreError::TooLarge { .. }), "{error:?}");
     assert_eq!(why(&error), "a request over 101 keys: DynamoDB changes 100 at once");
     assert!(spend(&one, &limit(1), &keys[..100]).await.unwrap().iter().all(|told| told.is_admitted()));
+}
+
+#[tokio::test]
+async fn what_is_too_large_fails_alone_in_its_batch() {
+    let server = Moto::start();
+    let one = ready(&server.url("limits"), &patient()).await;
+    let (ten, logs) = (limit(10), [(); 5].map(|()| log(100_000)));
+    let (scope, keys) = (Scope::new(&[b"faults"]), (0..101).map(|number| number.to_string()));
+    let keys: Vec<String> = keys.collect();
+    let scopes: Vec<Scope> = (0..5).map(|number| Scope::new(&[&[number]])).collect();
+    let spend = |scope, limit, key: &'static [u8], hits| Spend {
+        cell: CellKey { scope, key, tag: key },
+        touch: Touch { limit, ask: Ask::hits(hits), group: Group::ENFORCED },
+    };
+    let [first, last] = [b"first".as_slice(), b"last"].map(|key| [spend(&scope, &ten, key, 1)]);
+    let many: Vec<Spend<'_>> = keys
+        .iter()
+        .map(|key| Spend {
+            cell: CellKey { scope: &scope, key: key.as_bytes(), tag: key.as_bytes() },
+            touch: first[0].touch,
+        })
+        .collect();
+    let long: Vec<Spend<'_>> =
+        scopes.iter().zip(&logs).map(|(scope, log)| spend(scope, log, b"k", 100_000)).collect();
+    let batch = [&first[..], &many, &long, &last].map(Request::once);
+    let told = one.decide(&batch).answer().await.unwrap();
+    let passed: Vec<u32> = told.per_request(&batch).map(|told| told.passed()).collect();
+    assert_eq!(passed, [1, 0, 0, 1]);
+    let large: Vec<usize> = told.too_large.iter().map(|(number, _)| *number).collect();
+    assert_eq!(large, [1, 2], "{:?}", told.too_large);
+    assert!(told.too_large[1].1.contains("409088 is the most"), "{:?}", told.too_large);
+    assert_eq!((left(&one, &ten, "first").await, left(&one, &ten, "last").await), (9, 9));
+    assert_eq!(left(&one, &ten, "100").await, 10, "the request over many keys spent nothing");
 }
 
 #[tokio::test]
@@ -130,19 +163,7 @@ async fn a_missing_table_and_a_wrong_region_say_what_to_run() {
 #[tokio::test]
 async fn a_table_with_another_key_is_named_in_one_line() {
     let server = Moto::start();
-    let table = r#"{ "TableName": "orders", "AttributeDefinitions": [{ "AttributeName": "id", "AttributeType": "S" }],
-        "KeySchema": [{ "AttributeName": "id", "KeyType": "HASH" }], "BillingMode": "PAY_PER_REQUEST" }"#;
-    let headers = [
-        ("x-amz-target", "DynamoDB_20120810.CreateTable"),
-        ("content-type", "application/x-amz-json-1.0"),
-        (
-            "authorization",
-            "AWS4-HMAC-SHA256 Credential=test/20261119/eu-west-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0",
-        ),
-    ];
-    let made =
-        tidegate_testkit::http::request(server.addr(), "POST", "/", &headers, table.as_bytes()).unwrap();
-    assert_eq!(made.status, 200, "{}", made.text());
+    server.create_table("orders", "id");
     let line = refused(&server.url("orders")).await;
     assert!(
         line.starts_with("the table `orders` has the key \"id\", and needs one key, `k`, of type S"),
@@ -179,6 +200,44 @@ async fn a_read_whose_answer_is_lost_is_certainly_not_applied() {
     assert!(error.is_certainly_not_applied(), "{error:?}");
     proxy.resume();
     assert_eq!(left(&ready(&server.url("limits"), &patient()).await, &limit(10), "a").await, 10);
+}
+
+#[tokio::test]
+async fn write_whose_answer_is_lost_is_in_doubt_and_counts() {
+    let server = Moto::start();
+    let proxy = FaultProxy::start(server.addr());
+    let behind = server.url("limits").replace(&server.addr().to_string(), &proxy.addr().to_string());
+    let one = ready(&behind, &patient()).await;
+    for (call, keys) in [(&b"PutItem"[..], &["a"][..]), (b"TransactWriteItems", &["a", "b"])] {
+        spend(&one, &limit(10), keys).await.unwrap();
+        let before = left(&one, &limit(10), "a").await;
+        proxy.set(Fault::LoseReplyTo(call));
+        let error = spend(&one, &limit(10), keys).await.unwrap_err();
+        assert!(matches!(error, StoreError::FateUnknown { .. }), "{error:?}");
+        proxy.resume();
+        assert_eq!(left(&one, &limit(10), "a").await, before - 1, "it was stored, and not sent again");
+    }
+}
+
+#[tokio::test]
+async fn a_provisioned_table_is_used_as_it_is() {
+    let server = Moto::start();
+    let told = server.call(
+        "CreateTable",
+        &serde_json::json!({
+            "TableName": "provisioned",
+            "AttributeDefinitions": [{ "AttributeName": "k", "AttributeType": "S" }],
+            "KeySchema": [{ "AttributeName": "k", "KeyType": "HASH" }],
+            "ProvisionedThroughput": { "ReadCapacityUnits": 50, "WriteCapacityUnits": 50 },
+        }),
+    );
+    assert_eq!(told.status, 200, "{}", told.text());
+    let url = server.url("provisioned").replace("&create=true", "");
+    let one = store(&url, &patient());
+    let report = one.look().await.unwrap();
+    assert!(report.warnings[0].contains("update-time-to-live"), "{report:?}");
+    assert!(spend(&one, &limit(1), &["a", "b"]).await.unwrap().iter().all(Outcome::is_admitted));
+    assert!(!spend(&one, &limit(1), &["a"]).await.unwrap()[0].is_admitted());
 }
 
 #[tokio::test]

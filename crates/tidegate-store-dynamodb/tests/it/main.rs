@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod conformance;
+mod dynalite;
 mod exact;
 mod faults;
 mod fleet;

@@ -66,6 +66,19 @@ async fn a_read_whose_answer_is_lost_is_certainly_not_applied() {
 }
 
 #[tokio::test]
+async fn write_whose_answer_is_lost_is_in_doubt_and_counts() {
+    let server = Memcached::start();
+    let proxy = FaultProxy::start(server.addr());
+    let one = store(&format!("memcached://{}", proxy.addr()), &patient());
+    spend(&one, &limit(10), &["a"]).await.unwrap();
+    proxy.set(Fault::LoseReplyTo(b"ms "));
+    let error = spend(&one, &limit(10), &["a"]).await.unwrap_err();
+    assert!(matches!(error, StoreError::FateUnknown { .. }), "{error:?}");
+    proxy.resume();
+    assert_eq!(left(&one, &limit(10), "a").await, 8, "it was stored, and not sent again");
+}
+
+#[tokio::test]
 async fn a_server_that_restarts_decides_again_on_the_next_call() {
     let mut server = Memcached::start();
     let one = store(&Memcached::url_of(&[&server]), &patient());

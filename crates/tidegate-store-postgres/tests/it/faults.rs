@@ -119,6 +119,45 @@ async fn a_lock_whose_answer_is_lost_is_certainly_not_applied() {
 }
 
 #[tokio::test]
+async fn commit_whose_answer_is_lost_is_in_doubt_and_counts() {
+    let postgres = Postgres::shared();
+    let proxy = FaultProxy::start(postgres.addr());
+    let url = postgres.new_database_at(proxy.addr());
+    let one = store(&url, &patient());
+    spend(&one, &limit(10), &["a"]).await.unwrap();
+    proxy.set(Fault::LoseReplyTo(b"COMMIT\0"));
+    let error = spend(&one, &limit(10), &["a"]).await.unwrap_err();
+    assert!(matches!(error, StoreError::FateUnknown { .. }), "{error:?}");
+    let direct = store(&url.replace(&proxy.addr().to_string(), &postgres.addr().to_string()), &patient());
+    // The look waits for the row until the commit has ended.
+    assert_eq!(left(&direct, &limit(10), "a").await, 8, "it was committed");
+    proxy.resume();
+    assert_eq!(left(&one, &limit(10), "a").await, 8, "it was not sent again");
+}
+
+#[tokio::test]
+async fn user_with_only_the_later_rights_decides_sweeps_and_looks() {
+    let postgres = Postgres::shared();
+    let url = postgres.new_database();
+    spend(&store(&url, &patient()), &limit(10), &["a"]).await.unwrap();
+    // As docs/operate/stores.md lists them, and no more.
+    postgres.run(
+        &url,
+        "CREATE ROLE later LOGIN; REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tidegate FROM PUBLIC; \
+         GRANT USAGE ON SCHEMA tidegate TO later; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tidegate TO later; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tidegate TO later",
+    );
+    let one = store(&url.replace("postgres@", "later@"), &patient());
+    assert_eq!(spend(&one, &limit(10), &["a"]).await.unwrap()[0].remaining, 8);
+    assert_eq!(one.sweep().await.unwrap(), 0);
+    one.look().await.unwrap();
+    assert_eq!(one.heartbeat(1, Micros::from_secs(60)).answer().await.unwrap(), 1);
+    postgres.run(&url, "REVOKE UPDATE ON tidegate.cells FROM later");
+    let error = one.look().await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "a look tries to write: {error:?}");
+}
+
+#[tokio::test]
 async fn what_has_ended_is_swept_and_nothing_else() {
     let postgres = Postgres::shared();
     let url = postgres.new_database();

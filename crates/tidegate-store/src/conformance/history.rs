@@ -91,6 +91,15 @@ impl History {
         history
     }
 
+    /// The same, with all cells under one key: their limits differ.
+    pub(super) fn on_one_key(mut self) -> Self {
+        let (key, tag) = (self.cells[0].key.clone(), self.cells[0].tag.clone());
+        for cell in &mut self.cells {
+            (cell.key, cell.tag) = (key.clone(), tag.clone());
+        }
+        self
+    }
+
     fn any_step(&self, turn: u64, scale: u64, random: &mut Random) -> Step {
         let wait = match random.below(20) {
             0 => Wait::Back(Micros::new(random.below(scale * 2))),

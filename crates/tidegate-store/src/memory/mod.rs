@@ -399,7 +399,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         {
             let (outcome, at) = self.decide_one(spend);
             let (outcomes, folds) = (Outcomes::from(outcome), Vec::new());
-            return Some(BatchOutcomes { outcomes, folds, decided_at: Some(at) });
+            return Some(BatchOutcomes { outcomes, folds, decided_at: Some(at), too_large: Vec::new() });
         }
         let mut told = BatchOutcomes::default();
         if !request.spends.is_empty() {

@@ -91,6 +91,17 @@ fn a_pause_delivers_late_what_it_held_back() {
 }
 
 #[test]
+fn only_the_reply_to_the_named_request_is_lost() {
+    let Path { redis, proxy, mut client } = path();
+    proxy.set(Fault::LoseReplyTo(b"INCR"));
+    assert_eq!(client.cmd(&["PING"]).text(), "PONG");
+    let error = client.try_cmd(&["INCR", "n"]).expect_err("its reply is lost");
+    assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+    assert_eq!(increments(&redis), "1");
+    assert_eq!(Client::connect(proxy.addr()).cmd(&["PING"]).text(), "PONG");
+}
+
+#[test]
 fn a_cut_ends_the_connection_in_the_middle_of_a_reply() {
     let Path { redis, proxy, mut client } = path();
     proxy.set(Fault::CutRepliesAfter(2));

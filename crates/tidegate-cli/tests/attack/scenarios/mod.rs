@@ -5,6 +5,7 @@ mod churn;
 mod clocks;
 mod costs;
 mod floods;
+mod other_floods;
 mod outages;
 mod size;
 

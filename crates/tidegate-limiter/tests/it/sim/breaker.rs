@@ -49,6 +49,24 @@ fn refused_calls_in_a_row_open_it_without_a_probe() {
 }
 
 #[test]
+fn request_whose_key_has_no_room_fails_alone_and_opens_nothing() {
+    let fleet = Fleet::new(CLOSED, Setting { change: |remote| remote.queue.calls = 1, ..Setting::default() });
+    let node = &fleet.nodes[0];
+    *node.link.no_room.lock().unwrap() = Some(b'x');
+    for _ in 0..5 {
+        node.link.forget_calls();
+        let asked = ["a", "x", "x", "b"].map(|user| node.start(user));
+        let sources = asked.map(|one| one.wait().decision.source);
+        let closed = Source::FallbackClosed;
+        assert_eq!(sources, [Source::Store, closed, closed, Source::Store]);
+        assert!(node.link.calls() <= 2, "it was carried with others");
+    }
+    assert_eq!(node.check("x").source, Source::FallbackClosed, "alone, too");
+    assert_eq!(states(node), []);
+    node.assert_idle();
+}
+
+#[test]
 fn stalls_by_chance_open_it_only_if_they_last() {
     for seed in 0..10 {
         let fleet = Fleet::running(CLOSED, Setting { seed, ..Setting::default() });

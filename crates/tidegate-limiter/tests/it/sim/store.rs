@@ -5,11 +5,11 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tidegate_core::{Limit, Micros, Timestamp};
+use tidegate_core::{Fold, Limit, Micros, Outcome, Timestamp, Verdict};
 use tidegate_limiter::Runtime;
 use tidegate_store::{
-    BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, Record, Refund, Reply, Request, Spend,
-    Stamped, Store, StoreError,
+    BatchOutcomes, CellCharge, CellKey, Clock, HELD_RETRY_AFTER, LeaseRef, ManualClock, Record, Refund,
+    Reply, Request, Spend, Stamped, Store, StoreError,
 };
 
 use super::executor::Executor;
@@ -69,6 +69,8 @@ pub(crate) struct Link {
     pub(crate) seen: Mutex<Seen>,
     /// Tags whose first byte is this one are on a second node, with weather of its own.
     pub(crate) second_node: Mutex<Option<(u8, Weather)>>,
+    /// Keys whose first byte is this one have no room for anything.
+    pub(crate) no_room: Mutex<Option<u8>>,
 }
 
 /// What went over a link.
@@ -102,6 +104,7 @@ impl Link {
             latency,
             seen: Mutex::default(),
             second_node: Mutex::new(None),
+            no_room: Mutex::new(None),
         })
     }
 
@@ -209,6 +212,41 @@ impl Link {
         }
     }
 
+    /// Decides the requests for which the keys have room.
+    async fn decide_what_has_room(&self, batch: &[Request<'_>]) -> Result<BatchOutcomes, StoreError> {
+        let full = *self.no_room.lock().unwrap();
+        let fits = |request: &Request<'_>| {
+            !request.spends.iter().any(|spend| full.is_some() && spend.cell.key.get(1).copied() == full)
+        };
+        let rest: Vec<Request<'_>> = batch.iter().copied().filter(fits).collect();
+        if rest.is_empty() && !batch.is_empty() {
+            return Err(StoreError::TooLarge { endpoint: "model".into(), source: "no room".into() });
+        }
+        let decided = self.truth.memory.decide(&rest).answer().await?;
+        let undecided = Outcome {
+            verdict: Verdict::Refused { retry_after: Some(HELD_RETRY_AFTER) },
+            remaining: 0,
+            reset_after: HELD_RETRY_AFTER,
+        };
+        let (mut outcomes, mut folds) = (decided.outcomes.iter(), decided.folds.iter());
+        let mut told = BatchOutcomes { decided_at: decided.decided_at, ..BatchOutcomes::default() };
+        for (number, request) in batch.iter().enumerate() {
+            let (has_room, spends) = (fits(request), request.spends.len());
+            if !has_room {
+                told.too_large.push((number, "no room".to_owned()));
+            }
+            for _ in 0..spends {
+                let outcome = if has_room { outcomes.next().copied() } else { None };
+                told.outcomes.push(outcome.unwrap_or(undecided));
+            }
+            for _ in 0..if request.is_fold() { spends } else { 0 } {
+                let fold = if has_room { folds.next().copied() } else { None };
+                told.folds.push(fold.unwrap_or(Fold::refused(undecided)));
+            }
+        }
+        Ok(told)
+    }
+
     /// Sends each node what is its own, and fails if one of them does.
     fn by_node<'a, T: Copy + Send + Sync>(
         &'a self,
@@ -264,7 +302,7 @@ impl Store for Link {
             self.carry_in(worst, async move {
                 let hits: u64 = spends().map(|spend| spend.touch.ask.hits.get()).sum();
                 self.truth.asked_hits.fetch_add(hits, Ordering::Relaxed);
-                self.truth.memory.decide(batch).answer().await
+                self.decide_what_has_room(batch).await
             })
             .await
         }))
