@@ -9,7 +9,7 @@ use tidegate_runtime::DataPlane;
 use tidegate_store::SystemClock;
 use tidegate_testkit::Redis;
 
-use super::{serve, url_of};
+use super::{Wants, serve, url_of};
 use crate::{Client, OnFailure, Source};
 
 const LIMIT: u64 = 30_000;
@@ -51,7 +51,7 @@ async fn twenty_processes_on_two_servers_and_one_redis_are_never_over() {
     let servers: Vec<DataPlane> = (0..2)
         .map(|_| {
             let limiter = tidegate::on_redis(RULES, &redis.url()).unwrap();
-            serve(&Arc::new(limiter), Arc::new(SystemClock::new()))
+            serve(&Arc::new(limiter), Arc::new(SystemClock::new()), &Wants::default())
         })
         .collect();
     let process = |number: usize| {
