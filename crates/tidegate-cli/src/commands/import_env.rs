@@ -188,6 +188,8 @@ pub(crate) struct Imported {
     pub(crate) config: String,
     /// A variable, and why it needs no field.
     pub(crate) needless: Vec<String>,
+    /// A default of theirs that is not ours, and what to do to have it.
+    pub(crate) defaults: Vec<String>,
     /// A variable that has no equivalent, and what to do.
     pub(crate) lost: Vec<String>,
 }
@@ -234,7 +236,7 @@ impl Variables {
 
     fn convert(&self, path: &Path) -> Result<Imported, Failure> {
         let mut lost: Vec<String> = Vec::new();
-        let mut needless = Vec::new();
+        let (mut needless, mut defaults) = (Vec::new(), Vec::new());
         for name in self.0.keys() {
             match fate(name) {
                 Some(Needless(why)) => needless.push(format!("{name}: {why}")),
@@ -248,7 +250,7 @@ impl Variables {
             self.store(&mut lost)?,
             self.limits(&mut lost),
             self.rls(),
-            self.telemetry(&mut lost, &mut needless),
+            self.telemetry(&mut lost, &mut defaults),
             self.log(),
         ];
         let sections: Vec<String> = sections.into_iter().flatten().collect();
@@ -259,7 +261,7 @@ impl Variables {
             ))
             .hint("give it the environment of the service: `docker inspect`, `kubectl set env --list`, or its --env-file"));
         }
-        Ok(Imported { config: sections.concat(), needless, lost })
+        Ok(Imported { config: sections.concat(), needless, defaults, lost })
     }
 
     /// Whether it asks for something: `false` and 0 do not.
@@ -455,7 +457,7 @@ impl Variables {
         (!section.is_empty()).then(|| format!("rls:\n{section}"))
     }
 
-    fn telemetry(&self, lost: &mut Vec<String>, needless: &mut Vec<String>) -> Option<String> {
+    fn telemetry(&self, lost: &mut Vec<String>, defaults: &mut Vec<String>) -> Option<String> {
         let mut section = String::new();
         // Theirs sends StatsD unless it is told not to.
         let by_default = self.get("USE_STATSD").is_none();
@@ -463,7 +465,7 @@ impl Variables {
         let is_dog = self.is_true("USE_DOG_STATSD");
         let is_stopped = self.is_true("DISABLE_STATS") || self.is_true("USE_PROMETHEUS");
         if to_default && !is_dog && !is_stopped {
-            needless.push("USE_STATSD: it is not set, and theirs then sends to localhost:8125: if something listens there, add `statsd: { address: localhost:8125 }` to `telemetry`".to_owned());
+            defaults.push("USE_STATSD: theirs sends to localhost:8125 where it is not set: if something listens there, add `statsd: { address: localhost:8125 }` to `telemetry`".to_owned());
         }
         let statsd = is_dog || self.is_true("USE_STATSD") || (by_default && !to_default);
         if statsd && !self.is_true("DISABLE_STATS") {

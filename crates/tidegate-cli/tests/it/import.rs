@@ -197,7 +197,7 @@ fn statsd_and_the_debug_address_are_as_the_environment_says_and_what_it_leaves_o
     ] {
         let ran = import(env);
         assert_eq!(ran.contains("statsd:\n    address: 'localhost:8125'"), has_section, "{env}: {ran}");
-        assert_eq!(ran.contains("USE_STATSD: it is not set"), is_named, "{env}: {ran}");
+        assert_eq!(ran.contains("not by default here: USE_STATSD: theirs sends"), is_named, "{env}: {ran}");
         assert!(ran.starts_with("exit 0"), "{env}: {ran}");
     }
     let ran = import("DEBUG_HOST=0.0.0.0\nDEBUG_PORT=6071");
