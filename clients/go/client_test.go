@@ -195,30 +195,42 @@ func TestWrongSettingsAreErrorsAtOnce(t *testing.T) {
 	}
 }
 
-// unavailable wants an error for one of these reasons, within the deadline; what a busy machine adds is no part of it.
+// unavailable wants an error for one of these reasons.
 func unavailable(t testing.TB, client *Client, reasons ...string) {
 	t.Helper()
-	begun := time.Now()
 	_, err := client.Check(ctx, Attributes{"user": "x"})
 	var failed *Unavailable
 	if !errors.As(err, &failed) || !slices.Contains(reasons, failed.Reason) {
 		t.Errorf("%v (%+v)", err, failed)
 	}
-	if took := time.Since(begun); took > client.options.Deadline+5*time.Second {
-		t.Error(took)
+}
+
+// inTime wants the same within the deadline and half of it again. A machine that stands still for a moment may be late, but not three
+// times.
+func inTime(t testing.TB, client *Client, reasons ...string) {
+	t.Helper()
+	var took []time.Duration
+	for len(took) < 3 {
+		begun := time.Now()
+		unavailable(t, client, reasons...)
+		took = append(took, time.Since(begun))
+		if took[len(took)-1] < client.options.Deadline*3/2 {
+			return
+		}
 	}
+	t.Error(took, "three times in a row")
 }
 
 func TestFailures(t *testing.T) {
 	t.Run("host that does not exist", func(t *testing.T) {
-		unavailable(t, dial(t, "http://no-such-host.invalid:8080", Options{Deadline: time.Second}), "unreachable", "timeout")
+		inTime(t, dial(t, "http://no-such-host.invalid:8080", Options{Deadline: time.Second}), "unreachable", "timeout")
 	})
 	t.Run("server that is down", func(t *testing.T) {
 		unavailable(t, dial(t, nobody(t), Options{}), "unreachable")
 	})
 	for _, says := range []string{"", "HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\n{"} {
 		t.Run("server that never answers or ends", func(t *testing.T) {
-			unavailable(t, dial(t, listen(t, says).url, Options{Deadline: 300 * time.Millisecond}), "timeout")
+			inTime(t, dial(t, listen(t, says).url, Options{Deadline: 300 * time.Millisecond}), "timeout")
 		})
 	}
 	for _, says := range []string{"220 mail.example ready\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"} {

@@ -1,4 +1,7 @@
-"""Traefik, HAProxy and Cloudflare's worker runtime with the files of examples/gateways, in front of the real server. Only addresses are changed."""
+"""Traefik, HAProxy and Cloudflare's worker runtime with the files of examples/gateways, in front of the real server. Only addresses are changed.
+
+The plugins for Kong and APISIX run in nginx with its Lua module, on stand-ins for what those two add to it (`lua/`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import http.server
 import socket
 import subprocess
 import tempfile
+import textwrap
 import threading
 import time
 import unittest
@@ -50,7 +54,9 @@ class Upstream:
         self._server.server_close()
 
 
-class Gateways(unittest.TestCase):
+class WithUpstream(unittest.TestCase):
+    """A service behind a gateway that asks tidegate."""
+
     def setUp(self) -> None:
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
@@ -106,6 +112,10 @@ class Gateways(unittest.TestCase):
         response = connection.getresponse()
         response.read()
         return response
+
+
+class Gateways(WithUpstream):
+    """As their files say."""
 
     def test_traefik_asks_before_it_forwards_and_passes_the_refusal_on(self) -> None:
         server = self.tidegate(["--config", str(EXAMPLES / "tidegate.yaml")], ["http", "admin"])
@@ -196,6 +206,109 @@ const config :Workerd.Config = (
         self.assertEqual([answer.getheader("x-ratelimit-remaining") for answer in answers], ["2", "1", "0", "0"])
         self.assertTrue(1 <= int(answers[3].getheader("retry-after") or 0) <= 3600)
         self.assertEqual(answers[3].getheader("content-type"), "application/problem+json")
+
+
+class LuaPlugins(WithUpstream):
+    """nginx with its Lua module, as Kong and APISIX are."""
+
+    def plugin(self, name: str, installed: str) -> None:
+        path = self.folder / installed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((EXAMPLES / name).read_text())
+
+    def run_plugin(self, lua: str) -> None:
+        """`lua` decides in the access phase; `CONF` stands for what the plugin is set to, `%s` for more of it."""
+        self.server = self.tidegate(["--config", str(EXAMPLES / "tidegate.yaml")], ["http", "admin"])
+        self.address = free_address()
+        modules = Path(tool("nginx-lua")).parent
+        places = "".join(f"{kind}_temp_path {self.folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        # More patience than a gateway should have: the machine may be busy.
+        settings = f'url = "http://{self.server.addresses["http"]}", domain = "gateway", key_header = "x-api-key", timeout = 20000'
+
+        def location(path: str, more: str) -> str:
+            code = lua.replace("CONF", f"{{ {settings}{more} }}")
+            return f"location {path} {{ access_by_lua_block {{\n{code}\n}} proxy_pass http://{self.upstream.address}; }}\n"
+
+        config = self.folder / "nginx.conf"
+        config.write_text(f"""
+load_module {modules}/ndk_http_module.so;
+load_module {modules}/ngx_http_lua_module.so;
+daemon off;
+master_process off;
+pid {self.folder}/nginx.pid;
+error_log stderr warn;
+events {{}}
+http {{
+access_log off;
+{places}
+lua_package_path '{self.folder}/?.lua;{ROOT}/clients/testing/lua/?.lua;/usr/share/lua/5.1/?.lua;;';
+init_by_lua_block {{ kong = require "kong" }}
+server {{
+listen {self.address};
+{location("/", "")}
+{location("/strict", ", fault_tolerant = false, allow_degradation = false")}
+}}
+}}
+""")
+        self.gateway([tool("nginx"), "-p", str(self.folder), "-c", str(config)], self.address)
+
+    def check_limits(self) -> List[http.client.HTTPResponse]:
+        """That three requests of a key pass, and two log-ins of an address; returns the answers of the former."""
+        before = self.upstream.requests
+        answers = [self.ask(self.address, "/items", {"x-api-key": "alpha"}) for _ in range(4)]
+        self.assertEqual([answer.status for answer in answers], [200, 200, 200, 429])
+        self.assertEqual(self.upstream.requests - before, 3)
+        self.assertTrue(1 <= int(answers[3].getheader("retry-after") or 0) <= 3600)
+        self.assertEqual(self.ask(self.address, "/items", {"x-api-key": "beta"}).status, 200)
+        self.assertEqual([self.ask(self.address, "/login", {}, b"x=1").status for _ in range(3)], [200, 200, 429])
+        return answers
+
+    def check_without_tidegate(self, strict: int) -> None:
+        self.server.stop()
+        statuses = [self.ask(self.address, path, {"x-api-key": "alpha"}).status for path in ("/items", "/strict")]
+        self.assertEqual(statuses, [200, strict])
+
+    def test_kong_plugin_asks_before_it_forwards_and_passes_the_headers_on(self) -> None:
+        self.plugin("kong/plugin/handler.lua", "kong/plugins/tidegate/handler.lua")
+        self.plugin("kong/plugin/schema.lua", "kong/plugins/tidegate/schema.lua")
+        self.run_plugin("""
+            local conf, schema = CONF, require "kong.plugins.tidegate.schema"
+            for _, field in ipairs(schema.fields[1].config.fields) do
+              local name, says = next(field)
+              if conf[name] == nil then conf[name] = says.default end
+            end
+            return require("kong.plugins.tidegate.handler"):access(conf)""")
+        answers = self.check_limits()
+        self.assertEqual([answer.getheader("x-ratelimit-remaining") for answer in answers], ["2", "1", "0", "0"])
+        self.check_without_tidegate(strict=503)
+
+    def test_kong_serverless_function_asks_before_it_forwards(self) -> None:
+        text = (EXAMPLES / "kong/kong.yaml").read_text()
+        lua = textwrap.dedent(text.split("- |\n")[1])
+        given = {'"http://127.0.0.1:8080/v1/check"': 'conf.url .. "/v1/check"', "set_timeout(50)": "set_timeout(conf.timeout)"}
+        for shown, instead in given.items():
+            self.assertIn(shown, lua)
+            lua = lua.replace(shown, instead)
+        self.run_plugin("local conf = CONF\n" + lua)
+        self.check_limits()
+        # It has no other policy.
+        self.check_without_tidegate(strict=200)
+
+    def test_apisix_plugin_asks_before_it_forwards_and_passes_the_headers_on(self) -> None:
+        self.plugin("apisix/tidegate.lua", "apisix/plugins/tidegate.lua")
+        # APISIX sends the status and body that a plugin returns.
+        self.run_plugin("""
+            local plugin, conf = require "apisix.plugins.tidegate", CONF
+            assert(plugin.check_schema(conf))
+            local status, body = plugin.access(conf, { var = ngx.var })
+            if status then
+              ngx.status = status
+              ngx.say(require("cjson").encode(body))
+              return ngx.exit(ngx.HTTP_OK)
+            end""")
+        answers = self.check_limits()
+        self.assertEqual([answer.getheader("x-ratelimit-remaining") for answer in answers], ["2", "1", "0", "0"])
+        self.check_without_tidegate(strict=503)
 
 
 def free_address() -> str:

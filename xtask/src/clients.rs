@@ -64,7 +64,16 @@ fn commands(root: &Path, name: &str, found: &ToolEnv) -> Vec<CommandLine> {
         }
         "pages" => {
             let testing = root.join("clients/testing").display().to_string();
-            let words = ["-W", "ignore", "-m", "unittest", "test_pages", "test_gateways", "test_pacing"];
+            let words = [
+                "-W",
+                "ignore",
+                "-m",
+                "unittest",
+                "test_pages",
+                "test_gateways",
+                "test_packages",
+                "test_pacing",
+            ];
             let python = CommandLine::new([found.path("redis-py")]).args(words).within(&testing);
             vec![python.env("TIDEGATE_BINARY", binary.as_str()).quiet_env(found.vars())]
         }

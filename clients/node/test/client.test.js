@@ -117,29 +117,39 @@ test("address or setting that is wrong is an error at once", () => {
   }
 });
 
-/** That a check fails for this reason, and within the deadline; what a busy machine adds is no part of it. */
-async function unavailable(asked, deadlineMs, ...reasons) {
-  const begun = performance.now();
+/** That a check fails for one of these reasons. */
+async function unavailable(asked, ...reasons) {
   await assert.rejects(asked.check({ user: "x" }), (error) => {
     assert.ok(error instanceof Unavailable, error);
     assert.ok(reasons.includes(error.reason), `${error.reason}: ${error.message}`);
     return true;
   });
-  assert.ok(performance.now() - begun < deadlineMs + 5000);
+}
+
+/** The same within the deadline and half of it again. A machine that stands still for a moment may be late, but not three times. */
+async function unavailableInTime(asked, deadlineMs, ...reasons) {
+  const took = [];
+  while (took.length < 3) {
+    const begun = performance.now();
+    await unavailable(asked, ...reasons);
+    took.push(performance.now() - begun);
+    if (took.at(-1) < deadlineMs * 1.5) return;
+  }
+  assert.fail(`${took} ms, three times in a row`);
 }
 
 test("host that does not exist is an error within the deadline", async () => {
-  await unavailable(client({ deadlineMs: 1000 }, "http://no-such-host.invalid:8080"), 1000, "unreachable", "timeout");
+  await unavailableInTime(client({ deadlineMs: 1000 }, "http://no-such-host.invalid:8080"), 1000, "unreachable", "timeout");
 });
 
 test("server that is down is an error", async () => {
-  await unavailable(client({}, await nobody()), PATIENT, "unreachable");
+  await unavailable(client({}, await nobody()), "unreachable");
 });
 
 test("server that never answers, or never ends, is an error within the deadline", async () => {
   for (const says of [undefined, "HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\n{"]) {
     const peer = await silent(says);
-    await unavailable(client({ deadlineMs: 300 }, peer.url), 300, "timeout");
+    await unavailableInTime(client({ deadlineMs: 300 }, peer.url), 300, "timeout");
     await peer.stop();
   }
 });
@@ -147,7 +157,7 @@ test("server that never answers, or never ends, is an error within the deadline"
 test("something else that speaks is an error", async () => {
   for (const says of ["220 mail.example ready\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"]) {
     const peer = await silent(says);
-    await unavailable(client({}, peer.url), PATIENT, "protocol");
+    await unavailable(client({}, peer.url), "protocol");
     await peer.stop();
   }
 });
@@ -187,7 +197,7 @@ test("token is sent, and a wrong one is named", async () => {
 test("certificate of another is an error, and an authority that is named is trusted", async () => {
   const { cert, key } = certificate(folder());
   const secure = await tidegate(`tls: { http: { certificate: '${cert}', key: '${key}' } }\n`, "https");
-  await unavailable(client({}, secure.url), PATIENT, "tls");
+  await unavailable(client({}, secure.url), "tls");
   const script = `import { Client } from "tidegate";
     await new Client("${secure.url}", { domain: "clients", deadlineMs: ${PATIENT} }).ping();`;
   const cwd = new URL("..", import.meta.url);

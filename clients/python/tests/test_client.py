@@ -177,27 +177,27 @@ class Cases:
 
     def test_host_that_does_not_exist_is_an_error_within_the_deadline(self) -> None:
         client = self.client("http://no-such-host.invalid:8080", deadline=1.0)
-        self.assert_unavailable(client, 1.0, "unreachable", "timeout")
+        self.assert_in_time(client, 1.0, "unreachable", "timeout")
 
     def test_server_that_is_down_is_an_error(self) -> None:
         silent = Silent()
         silent.stop()
-        self.assert_unavailable(self.client(silent.url), PATIENT, "unreachable")
+        self.assert_unavailable(self.client(silent.url), "unreachable")
 
     def test_server_that_never_answers_is_an_error_within_the_deadline(self) -> None:
         silent = Silent()
         self.addCleanup(silent.stop)
-        self.assert_unavailable(self.client(silent.url, deadline=0.3), 0.3, "timeout")
+        self.assert_in_time(self.client(silent.url, deadline=0.3), 0.3, "timeout")
 
     def test_server_that_dribbles_is_an_error_within_the_deadline(self) -> None:
         silent = Silent(b"HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\n" + b" " * 9000)
         self.addCleanup(silent.stop)
-        self.assert_unavailable(self.client(silent.url, deadline=0.3), 0.3, "timeout")
+        self.assert_in_time(self.client(silent.url, deadline=0.3), 0.3, "timeout")
 
     def test_something_else_that_speaks_is_an_error(self) -> None:
         silent = Silent(b"220 mail.example ready\r\n\r\n")
         self.addCleanup(silent.stop)
-        self.assert_unavailable(self.client(silent.url), PATIENT, "protocol")
+        self.assert_unavailable(self.client(silent.url), "protocol")
 
     def test_policy_decides_where_no_server_answers(self) -> None:
         silent = Silent()
@@ -244,17 +244,25 @@ class Cases:
         server = Tidegate(f"tls: {{ http: {{ certificate: '{cert}', key: '{key}' }} }}\n", scheme="https")
         self.addCleanup(server.stop)
         self.assertTrue(self.client(server.url, ca_file=cert).check({}).allowed)
-        self.assert_unavailable(self.client(server.url, ca_file=another), PATIENT, "tls")
+        self.assert_unavailable(self.client(server.url, ca_file=another), "tls")
         with self.assertRaises(tidegate.ConfigError):
             self.client(server.url, ca_file=folder.name + "/none.pem")
 
-    def assert_unavailable(self, client: Any, deadline: float, *reasons: str) -> None:
-        begun = time.monotonic()
+    def assert_in_time(self, client: Any, deadline: float, *reasons: str) -> None:
+        """Within the deadline and half of it again. A machine that stands still for a moment may be late, but not three times."""
+        took = []
+        for _ in range(3):
+            begun = time.monotonic()
+            self.assert_unavailable(client, *reasons)
+            took.append(time.monotonic() - begun)
+            if took[-1] < deadline * 1.5:
+                return
+        self.fail(f"{took} s, three times in a row")
+
+    def assert_unavailable(self, client: Any, *reasons: str) -> None:
         with self.assertRaises(tidegate.Unavailable) as raised:
             client.check({"user": "x"})
         self.assertIn(raised.exception.reason, reasons, raised.exception)
-        # What a busy machine adds is no part of the deadline.
-        self.assertLess(time.monotonic() - begun, deadline + 5)
 
 
 class SyncCases(Sync, Cases, unittest.TestCase):

@@ -19,7 +19,7 @@ pub(crate) struct RuleFiles {
     pub(crate) native: Vec<PathBuf>,
     /// A configuration directory of envoyproxy/ratelimit.
     pub(crate) envoy: Option<PathBuf>,
-    /// Whether a management server sends the limits, so that there are no files.
+    /// Whether a management server sends limits, so that there need not be any file.
     pub(crate) xds: bool,
 }
 

@@ -1,20 +1,22 @@
 //! Asks, decides, and sends one message per interval in the background.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
+use serde::de::DeserializeOwned;
 use tidegate_core::{Micros, Timestamp};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Uptime;
-use crate::connection::Connection;
+use crate::connection::{Connection, Reply};
 use crate::keys::{Keys, Message, Slot};
 use crate::purse::{Found, SOON};
-use crate::wire::{self, Checked, Problem, TakeReply};
-use crate::{Decision, Error, OnFailure, Source};
+use crate::wire::{self, Attributes, Check, Checked, Problem, TakeReply};
+use crate::{Decision, Error, OnFailure, Source, random};
 
 /// How often returns are gathered, and keys forgotten that nobody uses.
 const SWEEP: Duration = Duration::from_millis(250);
@@ -29,7 +31,7 @@ const NOT_LENT_FOR: Micros = Micros::from_secs(30);
 /// the background task ends, and what it held expires within a second: [`Client::shutdown`] returns it at once.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// The requests of one set of attributes, looked up once.
@@ -57,14 +59,18 @@ pub(crate) struct Settings {
     pub(crate) domain: String,
     pub(crate) on_failure: OnFailure,
     pub(crate) most_keys: usize,
+    pub(crate) retries: u32,
 }
 
-struct Inner {
-    settings: Settings,
+pub(crate) struct Inner {
+    pub(crate) settings: Settings,
     clock: Uptime,
     keys: Keys,
-    connection: Connection,
+    pub(crate) connection: Connection,
     wake: Arc<Notify>,
+    /// Messages go one after another: the last one returns what those before it took.
+    turn: Mutex<()>,
+    is_closed: AtomicBool,
     down_until: AtomicU64,
     not_lent_until: AtomicU64,
     messages: AtomicU64,
@@ -81,6 +87,8 @@ impl Client {
             keys,
             connection,
             wake: Arc::clone(&wake),
+            turn: Mutex::default(),
+            is_closed: AtomicBool::new(false),
             down_until: AtomicU64::new(0),
             not_lent_until: AtomicU64::new(0),
             messages: AtomicU64::new(0),
@@ -93,14 +101,14 @@ impl Client {
     /// Asks the server whether it takes messages of this client: with this token, for this domain.
     pub(crate) async fn greet(&self) -> Result<(), Error> {
         let body = wire::take(&self.inner.settings.domain, Vec::new(), Vec::new());
-        let (status, body) = self.inner.connection.call("/v1/take", body).await?;
-        match refused(status, &body) {
+        let reply = self.inner.connection.call("/v1/take", body).await?;
+        match refused(&reply) {
             // A server that lends nothing is asked for each request.
-            Some(error) if is_of_protocol(&error) => {
+            Some(Refused { error, field }) if is_of_protocol(&error, field.as_deref()) => {
                 self.inner.not_lent();
                 Ok(())
             }
-            Some(error) => Err(error),
+            Some(Refused { error, .. }) => Err(error),
             None => Ok(()),
         }
     }
@@ -124,6 +132,11 @@ impl Client {
         Key { client: self.clone(), slot, is_beyond }
     }
 
+    pub(crate) fn slot(&self, attributes: &Attributes) -> Arc<Slot> {
+        let pairs: Vec<(&str, &str)> = attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
+        self.key(&pairs).slot
+    }
+
     /// What it holds and has done.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -132,9 +145,12 @@ impl Client {
         Stats { keys: keys.len(), messages: count(messages), asked: count(asked) }
     }
 
-    /// Returns all hits that it holds.
+    /// Returns all hits that it holds. Other handles of this client ask for each request from then on.
     pub async fn shutdown(self) {
         let inner = &self.inner;
+        inner.is_closed.store(true, Ordering::Relaxed);
+        // What a message took that is under way is returned as well.
+        let _turn = inner.turn.lock().await;
         inner.keys.empty(inner.clock.now());
         inner.exchange().await;
     }
@@ -157,7 +173,7 @@ impl Key {
     pub fn check_now(&self, hits: u64) -> Option<Decision> {
         let inner = &*self.client.inner;
         let now = inner.clock.now();
-        if self.is_beyond || inner.is_before(&inner.not_lent_until, now) {
+        if self.is_beyond || !inner.is_lent() {
             return None;
         }
         let (found, is_due) = inner.keys.pay(&self.slot, now, hits);
@@ -177,63 +193,121 @@ impl Key {
 
 impl Inner {
     async fn ask(&self, slot: &Slot, hits: u64) -> Result<Decision, Error> {
-        if self.is_before(&self.down_until, self.clock.now()) {
-            return Ok(self.by_policy(slot, hits));
-        }
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        let body = wire::check(&self.settings.domain, &slot.attributes, hits);
-        let Ok((status, body)) = self.connection.call("/v1/check", body).await else {
-            self.is_down();
-            return Ok(self.by_policy(slot, hits));
-        };
-        if let Ok(checked) = serde_json::from_slice::<Checked>(&body) {
-            let Checked { allowed, retry_after_ms } = checked;
-            if !allowed && hits == 1 {
-                slot.with(|state| state.refused(self.clock.now(), retry_after_ms));
+        let body = wire::check(&self.as_sent(&slot.attributes, hits, None));
+        match self.reply_to::<Checked>("/v1/check", body, self.settings.retries).await {
+            Ok((Checked { allowed, retry_after_ms, .. }, _)) => {
+                if !allowed && hits == 1 {
+                    slot.with(|state| state.refused(self.clock.now(), retry_after_ms));
+                }
+                let retry_after = retry_after_ms.map(Duration::from_millis);
+                Ok(Decision { allowed, source: Source::Server, retry_after })
             }
-            let retry_after = retry_after_ms.map(Duration::from_millis);
-            return Ok(Decision { allowed, source: Source::Server, retry_after });
-        }
-        match refused(status, &body) {
-            Some(error) => Err(error),
-            None => Ok(self.by_policy(slot, hits)),
+            Err(Error::Unreachable { .. }) => {
+                let allowed = self.policy_allows(slot, hits);
+                Ok(Decision { allowed, source: Source::Policy, retry_after: None })
+            }
+            Err(error) => Err(error),
         }
     }
 
-    fn by_policy(&self, slot: &Slot, hits: u64) -> Decision {
-        let allowed = match self.settings.on_failure {
+    /// A check as it is sent: with an id if it may be sent again, so that it is charged once.
+    pub(crate) fn as_sent<'m>(
+        &'m self,
+        attributes: &'m Attributes,
+        cost: u64,
+        id: Option<&'m str>,
+    ) -> Check<'m> {
+        let request_id = id.map(Cow::Borrowed).or_else(|| self.new_id().map(Cow::Owned));
+        Check { domain: &self.settings.domain, attributes, cost, request_id }
+    }
+
+    pub(crate) fn new_id(&self) -> Option<String> {
+        (self.settings.retries > 0).then(random::id)
+    }
+
+    /// What the server answers, and the headers of its answer.
+    pub(crate) async fn reply_to<T: DeserializeOwned>(
+        &self,
+        path: &'static str,
+        body: Vec<u8>,
+        retries: u32,
+    ) -> Result<(T, HeaderMap), Error> {
+        if self.is_before(&self.down_until, self.clock.now()) {
+            return Err(self.connection.unreachable("the last call failed a moment ago".into()));
+        }
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let reply = self.connection.call_again(path, body.into(), retries).await;
+        let reply = reply.inspect_err(|_| self.is_down())?;
+        if let Ok(read) = serde_json::from_slice(&reply.body) {
+            return Ok((read, reply.headers));
+        }
+        let status = reply.status;
+        match refused(&reply) {
+            Some(Refused { error, .. }) => Err(error),
+            None => {
+                Err(self.connection.unreachable(format!("it answers {status}, without what was asked for")))
+            }
+        }
+    }
+
+    /// Whether what was sent was done.
+    pub(crate) fn done(&self, reply: &Reply) -> Result<(), Error> {
+        match refused(reply) {
+            Some(Refused { error, .. }) => Err(error),
+            None if reply.status.is_success() => Ok(()),
+            None => Err(self.connection.unreachable(format!("it answers {}", reply.status))),
+        }
+    }
+
+    /// What the client's policy says of a request that nobody answered.
+    pub(crate) fn policy_allows(&self, slot: &Slot, hits: u64) -> bool {
+        match self.settings.on_failure {
             OnFailure::Open => true,
             OnFailure::Closed => false,
             OnFailure::Local => slot.with(|state| state.alone(self.clock.now(), hits)),
-        };
-        Decision { allowed, source: Source::Policy, retry_after: None }
+        }
     }
 
     /// Sends messages until nothing waits for one.
     async fn exchange(&self) {
-        while let Some(message) = self.keys.message(&self.settings.domain, self.clock.now()) {
-            self.messages.fetch_add(1, Ordering::Relaxed);
-            if !self.send(&message).await {
-                self.keys.not_answered(&message);
-                return;
+        while let Some(message) = self.keys.message(self.clock.now()) {
+            let mut parts = vec![message];
+            while let Some(message) = parts.pop() {
+                self.messages.fetch_add(1, Ordering::Relaxed);
+                match self.send(&message).await {
+                    Sent::Answered => {}
+                    Sent::Refused { field } => {
+                        parts.extend(message.without_refused(field.as_deref(), self.clock.now()));
+                    }
+                    Sent::NotAnswered => {
+                        self.keys.not_answered(&message);
+                        parts.iter().for_each(|part| self.keys.not_answered(part));
+                        return;
+                    }
+                }
             }
         }
     }
 
-    async fn send(&self, message: &Message) -> bool {
-        let Ok((status, body)) = self.connection.call("/v1/take", message.body.clone()).await else {
+    async fn send(&self, message: &Message) -> Sent {
+        let body = message.body(&self.settings.domain);
+        let Ok(reply) = self.connection.call("/v1/take", body).await else {
             self.is_down();
-            return false;
+            return Sent::NotAnswered;
         };
-        if refused(status, &body).is_some() {
-            self.not_lent();
-            return false;
+        match refused(&reply) {
+            Some(Refused { error, field }) if is_of_all(&error, field.as_deref()) => {
+                self.not_lent();
+                return Sent::NotAnswered;
+            }
+            Some(Refused { field, .. }) => return Sent::Refused { field },
+            None => {}
         }
-        match serde_json::from_slice::<TakeReply>(&body) {
+        match serde_json::from_slice::<TakeReply>(&reply.body) {
             Ok(reply) => self.keys.answered(message, &reply, self.clock.now()),
-            Err(_) => return false,
+            Err(_) => return Sent::NotAnswered,
         }
-        true
+        Sent::Answered
     }
 
     fn is_down(&self) {
@@ -242,6 +316,12 @@ impl Inner {
 
     fn not_lent(&self) {
         self.not_lent_until.store((self.clock.now() + NOT_LENT_FOR).as_micros(), Ordering::Relaxed);
+    }
+
+    /// Whether hits are taken ahead at all.
+    pub(crate) fn is_lent(&self) -> bool {
+        let is_closed = self.is_closed.load(Ordering::Relaxed);
+        !is_closed && !self.is_before(&self.not_lent_until, self.clock.now())
     }
 
     fn is_before(&self, until: &AtomicU64, now: Timestamp) -> bool {
@@ -260,23 +340,52 @@ async fn run(client: Weak<Inner>, wake: Arc<Notify>) {
             inner.keys.sweep(now);
             swept = now;
         }
+        let turn = inner.turn.lock().await;
+        if inner.is_closed.load(Ordering::Relaxed) {
+            return;
+        }
         inner.exchange().await;
+        drop(turn);
         drop(inner);
         sleep(SOON.into()).await;
     }
 }
 
-/// Why a server does not take a message at all; none if it does, or cannot at this time.
-fn refused(status: StatusCode, body: &[u8]) -> Option<Error> {
-    if !status.is_client_error() || status == StatusCode::TOO_MANY_REQUESTS {
+/// What became of a message.
+enum Sent {
+    Answered,
+    /// The server takes no message with one of these keys, which `field` may name. Nothing was counted.
+    Refused {
+        field: Option<String>,
+    },
+    NotAnswered,
+}
+
+/// Why a server does not take a message at all.
+struct Refused {
+    error: Error,
+    field: Option<String>,
+}
+
+/// None if it takes it, or cannot at this time.
+fn refused(reply: &Reply) -> Option<Refused> {
+    let status = reply.status;
+    let for_now = [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT];
+    if !status.is_client_error() || for_now.contains(&status) {
         return None;
     }
-    let Problem { detail, hint } = serde_json::from_slice(body).unwrap_or_default();
-    Some(Error::Refused { status: status.as_u16(), detail, hint: hint.unwrap_or_default() })
+    let Problem { detail, field, hint } = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let error = Error::Refused { status: status.as_u16(), detail, hint: hint.unwrap_or_default() };
+    Some(Refused { error, field })
 }
 
 /// Whether a server is older than this client, or newer.
-fn is_of_protocol(error: &Error) -> bool {
-    matches!(error, Error::Refused { status: 404, .. })
-        || matches!(error, Error::Refused { detail, .. } if detail.starts_with("protocol:"))
+fn is_of_protocol(error: &Error, field: Option<&str>) -> bool {
+    matches!(error, Error::Refused { status: 404, .. }) || field == Some("protocol")
+}
+
+/// Whether it refuses every message of this client, whichever keys are in it.
+fn is_of_all(error: &Error, field: Option<&str>) -> bool {
+    let is_of_client = matches!(error, Error::Refused { status: 401 | 403, .. }) || field == Some("domain");
+    is_of_client || is_of_protocol(error, field)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use http::{Request, StatusCode, Uri};
+use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -15,15 +15,24 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use crate::Error;
+use crate::{Error, random};
 
 /// The longest answer: two hundred takes need a fifth of it.
 const LONGEST_ANSWER: usize = 256 << 10;
+/// The longest pause before a message is sent again.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// A connection that does not answer a ping within this time has ended.
 const SILENCE: Duration = Duration::from_secs(2);
+
+/// What a server answered, whatever it means.
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
 
 pub(crate) struct Connection {
     host: String,
@@ -71,12 +80,40 @@ impl Connection {
     }
 
     /// Sends one message, and waits for its answer for as long as the time-out says. Nothing is sent twice.
-    pub(crate) async fn call(&self, path: &'static str, body: Vec<u8>) -> Result<(StatusCode, Bytes), Error> {
-        let late = || self.unreachable(format!("no answer within {:?}", self.timeout));
-        timeout(self.timeout, self.exchange(path, body)).await.unwrap_or_else(|_| Err(late()))
+    pub(crate) async fn call(&self, path: &'static str, body: Vec<u8>) -> Result<Reply, Error> {
+        self.call_again(path, body.into(), 0).await
     }
 
-    async fn exchange(&self, path: &'static str, body: Vec<u8>) -> Result<(StatusCode, Bytes), Error> {
+    /// The same for a message that may be sent again, `retries` times at most, while there is time for it.
+    pub(crate) async fn call_again(
+        &self,
+        path: &'static str,
+        body: Bytes,
+        retries: u32,
+    ) -> Result<Reply, Error> {
+        let until = Instant::now() + self.timeout;
+        let mut left = retries;
+        loop {
+            // Each try gets an equal part of the time that is left, or the first would use it all.
+            let part = until.saturating_duration_since(Instant::now()) / (left + 1);
+            let late = || self.unreachable(format!("no answer within {:?}", self.timeout));
+            let answer = timeout(part, self.exchange(path, body.clone())).await;
+            match answer.unwrap_or_else(|_| Err(late())) {
+                Err(_) if left > 0 => left -= 1,
+                answer => return answer,
+            }
+            // Behind a balancer, another connection may find a server that answers.
+            if let Ok(mut open) = self.open.try_lock() {
+                *open = None;
+            }
+            sleep(
+                RETRY_AFTER.mul_f64(random::fraction()).min(until.saturating_duration_since(Instant::now())),
+            )
+            .await;
+        }
+    }
+
+    async fn exchange(&self, path: &'static str, body: Bytes) -> Result<Reply, Error> {
         let mut sender = self.sender().await?;
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut request = Request::post(format!("{scheme}://{}{path}", self.authority()))
@@ -90,7 +127,7 @@ impl Connection {
         let (head, body) = sender.send_request(request).await.map_err(broken)?.into_parts();
         let body = Limited::new(body, LONGEST_ANSWER).collect().await;
         let body = body.map_err(|error| self.unreachable(format!("the answer broke off: {error}")))?;
-        Ok((head.status, body.to_bytes()))
+        Ok(Reply { status: head.status, headers: head.headers, body: body.to_bytes() })
     }
 
     /// The connection, made if there is none.
@@ -124,7 +161,7 @@ impl Connection {
         Ok(sender)
     }
 
-    fn unreachable(&self, why: String) -> Error {
+    pub(crate) fn unreachable(&self, why: String) -> Error {
         Error::Unreachable { server: self.authority(), why }
     }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tidegate_core::{Returned, Timestamp};
 
 use crate::purse::{Found, KeyState};
-use crate::wire::{self, Attributes, Back, MOST_TAKES, TakeReply, Wanted};
+use crate::wire::{self, Attributes, Back, MOST_BYTES, MOST_TAKES, TakeReply, Wanted};
 
 const SHARDS: usize = 16;
 /// Returns that wait for a message; more are forgotten, which leaves them spent.
@@ -37,16 +37,18 @@ pub(crate) struct Keys {
     returns: Mutex<VecDeque<(Arc<Slot>, Returned, Timestamp)>>,
 }
 
-/// A message, and what it asks for.
+/// A message: what it asks for, and what it returns.
+#[derive(Debug, Default)]
 pub(crate) struct Message {
-    pub(crate) body: Vec<u8>,
     asked: Timestamp,
     takes: Vec<(Arc<Slot>, u64)>,
+    /// With the time since which their age counts on.
+    returns: Vec<(Arc<Slot>, Returned, Timestamp)>,
 }
 
 impl Slot {
     pub(crate) fn new(attributes: &[(&str, &str)], now: Timestamp) -> Self {
-        let attributes = attributes.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let attributes = wire::attributes(attributes);
         Slot { attributes, state: Mutex::new(KeyState::new(now)), is_due: AtomicBool::new(false) }
     }
 
@@ -100,31 +102,24 @@ impl Keys {
     }
 
     /// The next message, if there is anything to send.
-    pub(crate) fn message(&self, domain: &str, now: Timestamp) -> Option<Message> {
-        let mut takes = Vec::new();
-        while takes.len() < MOST_TAKES {
+    pub(crate) fn message(&self, now: Timestamp) -> Option<Message> {
+        let mut message = Message { asked: now, ..Message::default() };
+        let mut bytes = 0;
+        while message.takes.len() < MOST_TAKES && bytes < MOST_BYTES {
             let Some(slot) = self.due.lock().pop_front() else { break };
             slot.is_due.store(false, Ordering::Relaxed);
             let hits = slot.with(|state| state.wants(now));
             if hits > 0 {
-                takes.push((slot, hits));
+                bytes += wire::size_of(&slot.attributes);
+                message.takes.push((slot, hits));
             }
         }
-        let mut waiting = self.returns.lock();
-        let count = waiting.len().min(MOST_TAKES);
-        let returned: Vec<_> = waiting.drain(..count).collect();
-        drop(waiting);
-        if takes.is_empty() && returned.is_empty() {
-            return None;
+        while message.returns.len() < MOST_TAKES && bytes < MOST_BYTES {
+            let Some(returned) = self.returns.lock().pop_front() else { break };
+            bytes += wire::size_of(&returned.0.attributes);
+            message.returns.push(returned);
         }
-        let wanted = takes.iter().map(|(slot, hits)| Wanted { attributes: &slot.attributes, hits: *hits });
-        let back = returned.iter().map(|(slot, Returned { hits, age }, at)| Back {
-            attributes: &slot.attributes,
-            hits: *hits,
-            age_ms: (*age + now.since(*at)).as_millis_ceil(),
-        });
-        let body = wire::take(domain, wanted.collect(), back.collect());
-        Some(Message { body, asked: now, takes })
+        (!message.is_empty()).then_some(message)
     }
 
     /// The server has answered a message.
@@ -157,8 +152,9 @@ impl Keys {
         }
     }
 
-    /// Gathers all hits: this client ends.
+    /// Gathers all hits, and wants no more: this client ends.
     pub(crate) fn empty(&self, now: Timestamp) {
+        self.due.lock().clear();
         self.gather(now, KeyState::empty);
     }
 
@@ -177,4 +173,49 @@ impl Keys {
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
+}
+
+impl Message {
+    /// As it is sent.
+    pub(crate) fn body(&self, domain: &str) -> Vec<u8> {
+        let wanted =
+            self.takes.iter().map(|(slot, hits)| Wanted { attributes: &slot.attributes, hits: *hits });
+        let back = self.returns.iter().map(|(slot, Returned { hits, age }, at)| Back {
+            attributes: &slot.attributes,
+            hits: *hits,
+            age_ms: (*age + self.asked.since(*at)).as_millis_ceil(),
+        });
+        wire::take(domain, wanted.collect(), back.collect())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.takes.is_empty() && self.returns.is_empty()
+    }
+
+    /// The server refused it as a whole, and so took nothing, because of `field` if it names one: what to send in its place at
+    /// `now`. An entry that is refused alone is not sent again; requests of its key are asked for.
+    pub(crate) fn without_refused(mut self, field: Option<&str>, now: Timestamp) -> Vec<Message> {
+        self.asked = now;
+        if self.takes.len() + self.returns.len() == 1 {
+            self.takes.iter().for_each(|(slot, _)| slot.with(|state| state.not_read(now)));
+            return Vec::new();
+        }
+        let named = |list| number_in(field?, list);
+        if let Some(number) = named("takes").filter(|number| *number < self.takes.len()) {
+            self.takes.remove(number).0.with(|state| state.not_read(now));
+            return vec![self];
+        }
+        if let Some(number) = named("returns").filter(|number| *number < self.returns.len()) {
+            self.returns.remove(number);
+            return vec![self];
+        }
+        let (takes, returns) = (self.takes.len().div_ceil(2), self.returns.len() / 2);
+        let (takes, returns) = (self.takes.split_off(takes), self.returns.split_off(returns));
+        vec![self, Message { asked: now, takes, returns }]
+    }
+}
+
+/// The 3 of `takes[3].attributes.user`.
+fn number_in(field: &str, list: &str) -> Option<usize> {
+    field.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?.0.parse().ok()
 }

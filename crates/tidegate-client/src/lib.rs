@@ -1,8 +1,11 @@
 //! A client of tidegate that decides on its own.
 //!
 //! For rules with `lease_to_clients: true` it takes hits ahead, for what its requests are likely to need, and spends them in this
-//! process: a decision takes well below a microsecond, and one message per interval serves all keys. The server counts hits when
+//! process: a decision takes well below a microsecond, and one message per interval serves 200 keys. The server counts hits when
 //! they are taken, so all clients together stay within the limit, whatever becomes of one of them. It asks for everything else.
+//!
+//! [`Client::ask`] and its kin always ask, and return all that the server answers: batches, charges and refunds, leases of
+//! concurrency limits, headers. [`Pacer`] and [`Throttle`] are for callers of a service that is limited.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tidegate_client::Error> {
@@ -18,18 +21,25 @@
 //!
 //! `docs/reference/leasing.md` has the protocol and what a limit costs that is lent.
 
+mod ask;
 mod client;
 mod clock;
 mod connection;
 mod keys;
+mod lease;
+mod pacing;
 mod purse;
+mod random;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 use std::time::Duration;
 
+pub use ask::{Answer, Request};
 pub use client::{Client, Key, Stats};
+pub use lease::Lease;
+pub use pacing::{Pacer, Throttle};
 
 use client::Settings;
 use connection::Connection;
@@ -107,6 +117,7 @@ pub struct Builder {
     on_failure: OnFailure,
     timeout: Duration,
     most_keys: usize,
+    retries: u32,
 }
 
 impl Client {
@@ -120,6 +131,7 @@ impl Client {
             on_failure: OnFailure::default(),
             timeout: Duration::from_millis(250),
             most_keys: 100_000,
+            retries: 0,
         }
     }
 }
@@ -149,10 +161,17 @@ impl Builder {
         Builder { on_failure: then, ..self }
     }
 
-    /// How long an answer is awaited; 250 ms by default.
+    /// How long an answer is awaited, retries included; 250 ms by default.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Builder { timeout, ..self }
+    }
+
+    /// How often to ask again within the time-out; 0 by default. Requests then carry an id, so that none is charged twice. A
+    /// message that takes hits ahead is never repeated.
+    #[must_use]
+    pub fn retries(self, most: u32) -> Self {
+        Builder { retries: most, ..self }
     }
 
     /// The most keys that are kept, 100,000 by default: about 500 bytes each. Requests of more are asked for.
@@ -177,8 +196,8 @@ impl Builder {
     /// # Errors
     /// When a setting is wrong.
     pub fn start(self) -> Result<Client, Error> {
-        let Builder { url, domain, token, authorities, on_failure, timeout, most_keys } = self;
+        let Builder { url, domain, token, authorities, on_failure, timeout, most_keys, retries } = self;
         let connection = Connection::new(&url, token.as_deref(), authorities.as_deref(), timeout)?;
-        Ok(Client::start(Settings { domain, on_failure, most_keys }, connection))
+        Ok(Client::start(Settings { domain, on_failure, most_keys, retries }, connection))
     }
 }

@@ -12,10 +12,14 @@ const REPEATED: Micros = Micros::from_secs(1);
 pub(crate) const SOON: Micros = Micros::from_millis(50);
 /// How long a key is asked for that a rule does not lend.
 const ASKED_FOR: Micros = Micros::from_secs(5);
+/// How long a key is asked for that the server cannot read.
+const NOT_READ_FOR: Micros = Micros::from_secs(30);
 /// How long an unused key is kept.
 const KEPT_FOR: Micros = Micros::from_secs(5);
 /// Hits reach the server within this time, or are not returned.
 const TRANSIT: Micros = Micros::from_secs(1);
+/// A take is at most an eighth of what remained: a purse's order is half of its share among so many holders.
+const SHARERS: u64 = 4;
 
 /// What a purse says of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +97,7 @@ impl KeyState {
         if !is_lent || is_refused || self.is_taking || !self.purse.is_due(now) {
             return 0;
         }
-        let hits = self.purse.order(now, 1);
+        let hits = self.purse.order(now, SHARERS);
         self.is_taking = hits > 0;
         hits
     }
@@ -108,9 +112,10 @@ impl KeyState {
         let granted = told.granted.min(wanted);
         let held = Micros::from_millis(told.held_ms);
         let reset_after = told.reset_after_ms.map_or(held, Micros::from_millis);
-        // What is left does not bound the next take: the server gives what there is.
+        // Where no limit counts, nothing bounds the next take.
+        let remaining = told.remaining.unwrap_or(u64::MAX);
         let verdict = Verdict::Admitted { delay: Micros::ZERO };
-        let outcome = Outcome { verdict, remaining: u64::MAX, reset_after: reset_after.max(held) };
+        let outcome = Outcome { verdict, remaining, reset_after: reset_after.max(held) };
         self.purse.receive(asked, granted, &outcome, Some(held));
         if granted > 0 {
             self.got = (granted, held);
@@ -120,6 +125,12 @@ impl KeyState {
             few if few < wanted => Some((now + SOON, Some(now + SOON))),
             _ => None,
         };
+    }
+
+    /// The server refuses messages that name this key.
+    pub(crate) fn not_read(&mut self, now: Timestamp) {
+        self.is_taking = false;
+        self.not_lent = Some(now + NOT_READ_FOR);
     }
 
     /// Nobody answered.

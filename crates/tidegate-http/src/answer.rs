@@ -284,6 +284,7 @@ fn policy<'d>(
         quota: limit.quota,
         window: limit.window.map(Duration::from),
         algorithm: limit.algorithm,
+        key: decision.rule_of(report).map_or(&[], Rule::key),
     }
 }
 

@@ -24,8 +24,10 @@ pub const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaini
 pub const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const IETF_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const IETF_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// Proposed for the draft after 11.
+const IETF_PARTITION: HeaderName = HeaderName::from_static("ratelimit-partition");
 
-/// The headers that one decision adds at most, `Retry-After` among them. A map that has to grow is filled twice.
+/// The headers that one decision adds at most, `Retry-After` among them, by published drafts. A map that has to grow is filled twice.
 pub const MOST_HEADERS: usize = 6;
 
 /// The largest integer a structured field may hold (RFC 9651): fifteen digits.
@@ -100,7 +102,7 @@ impl HeaderSets {
         self.reset
     }
 
-    /// The same sets; draft 11 then has partition keys (`pk`), made with this secret.
+    /// The same sets; each draft then has partition keys (`pk`), made with this secret, and the one after 11 says by what they part.
     #[must_use]
     pub fn with_partitions(self, partitions: Option<PartitionSecret>) -> Self {
         Self { partitions, ..self }
@@ -141,6 +143,8 @@ pub struct Policy<'a> {
     pub algorithm: Algorithm,
     /// Whose quota it is, if that is sent.
     pub partition: Option<Partition>,
+    /// The attributes that its quotas are parted by.
+    pub key: &'a [String],
 }
 
 /// What a response reports of one limit: the one that refused, otherwise the one nearest to refusing.
@@ -178,6 +182,21 @@ impl Policy<'_> {
             list.parameter(b";w=", window.as_secs());
         }
         list.partition(self.partition);
+    }
+
+    /// Appends an item of `RateLimit-Partition`, such as `"per-user";user`, if partitions are sent. A name that cannot be a parameter
+    /// leaves the item out: half of the key would say that quotas are shared that are not.
+    fn append_dimensions_to(&self, list: &mut FieldValue) {
+        if self.partition.is_none() || !self.key.iter().all(|name| is_parameter(name)) {
+            return;
+        }
+        let mut names: Vec<&str> = self.key.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        list.item(&self.name);
+        for name in names {
+            list.text(b";");
+            list.text(name.as_bytes());
+        }
     }
 
     /// The seconds in which the limit lets `hits` pass on average, rounded up; none without a window.
@@ -273,10 +292,17 @@ impl HeaderSets {
             reported.write_x(self.reset, now, headers);
         }
         let Some(draft) = self.ietf else { return };
-        let mut list = FieldValue::default();
-        policies.for_each(|policy| policy.append_to(&mut list));
-        if !list.0.is_empty() {
-            headers.append(IETF_POLICY, list.into());
+        let (mut list, mut dimensions) = (FieldValue::default(), FieldValue::default());
+        for policy in policies {
+            policy.append_to(&mut list);
+            if draft == Draft::Next {
+                policy.append_dimensions_to(&mut dimensions);
+            }
+        }
+        for (name, list) in [(IETF_POLICY, list), (IETF_PARTITION, dimensions)] {
+            if !list.0.is_empty() {
+                headers.append(name, list.into());
+            }
         }
         if let Some(reported) = reported {
             headers.append(IETF_LIMIT, reported.limit_value(draft));
@@ -291,6 +317,13 @@ pub fn write_retry_after(retry_after: Duration, headers: &mut HeaderMap) {
 
 fn ceil_seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
+/// Whether RFC 9651 lets a parameter have this name.
+fn is_parameter(name: &str) -> bool {
+    let is_first = |byte: u8| byte.is_ascii_lowercase() || byte == b'*';
+    let is_next = |byte: u8| is_first(byte) || byte.is_ascii_digit() || b"_-.".contains(&byte);
+    name.bytes().next().is_some_and(is_first) && name.bytes().all(is_next)
 }
 
 /// A structured field under construction: a list of quoted names with parameters.

@@ -1,4 +1,4 @@
--- UNTESTED recipe: written from APISIX's documentation, not run by our tests.
+-- Our tests run this file in nginx's Lua module, on stand-ins for APISIX's functions and lua-resty-http; APISIX itself was not run.
 --
 -- A plugin that asks tidegate before it forwards. Install it as apisix/plugins/tidegate.lua and add `tidegate` to `plugins`
 -- in config.yaml. Without a plugin of your own, APISIX's `forward-auth` with `uri: http://127.0.0.1:8080/v1/auth?domain=gateway`

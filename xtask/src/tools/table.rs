@@ -71,6 +71,39 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Apt { package: "nginx", program: "nginx" },
     },
     Tool {
+        name: "jsonschema",
+        used_by: "tests of the metrics for CloudWatch, held against their format's schema",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "jsonschema==4.26.0", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "setuptools",
+        used_by: "tests of the Python client's wheel, which it builds",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "setuptools==84.2.1", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "mypy",
+        used_by: "tests of the Python client's types",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "mypy==2.4.1", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "nginx-lua",
+        used_by: "tests of the plugins for Kong and APISIX",
+        wanted: Wanted::Now,
+        source: Source::AptFile {
+            package: "libnginx-mod-http-lua",
+            path: "/usr/lib/nginx/modules/ngx_http_lua_module.so",
+        },
+    },
+    Tool {
+        name: "lua-cjson",
+        used_by: "the same: the plugins write JSON",
+        wanted: Wanted::Now,
+        source: Source::AptFile { package: "lua-cjson", path: "/usr/share/lua/5.1/cjson/util.lua" },
+    },
+    Tool {
         name: "envoy",
         used_by: "tests of the rate limit service",
         wanted: Wanted::Now,

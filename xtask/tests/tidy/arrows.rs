@@ -67,6 +67,7 @@ const TESTS_MAY_USE: &[(&str, &str)] = &[
     ("tidegate-proxy", "tidegate-server"),
     // The client is tested against the server that it is for.
     ("tidegate-client", "tidegate"),
+    ("tidegate-client", "tidegate-access"),
     ("tidegate-client", "tidegate-limiter"),
     ("tidegate-client", "tidegate-rules"),
     ("tidegate-client", "tidegate-runtime"),

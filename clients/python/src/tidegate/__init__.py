@@ -18,6 +18,7 @@ from .errors import (
     Unauthorized,
     Unavailable,
 )
+from .leasing import LeasingClient
 from .pacing import Pacer, Throttle
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Decision",
     "InvalidRequest",
     "LeaseEnded",
+    "LeasingClient",
     "Pacer",
     "RateLimited",
     "Throttle",

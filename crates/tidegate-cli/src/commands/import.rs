@@ -49,13 +49,15 @@ fn environment(args: &ImportArgs) -> Result<ExitCode, Failure> {
     match args.output.output {
         Output::Json => {
             let json = serde_json::json!({
-                "config": imported.config, "needless": imported.needless, "lost": imported.lost,
+                "config": imported.config, "needless": imported.needless, "defaults": imported.defaults,
+                "lost": imported.lost,
             });
             writeln!(out, "{json:#}")?;
         }
         Output::Text => {
             write!(out, "{}", imported.config)?;
             imported.needless.iter().for_each(|one| note(format!("not needed: {one}")));
+            imported.defaults.iter().for_each(|one| note(format!("not by default here: {one}")));
             imported.lost.iter().for_each(|one| note(format!("not in it: {one}")));
         }
     }

@@ -188,6 +188,8 @@ pub(crate) struct Imported {
     pub(crate) config: String,
     /// A variable, and why it needs no field.
     pub(crate) needless: Vec<String>,
+    /// A default of theirs that is not ours, and what to do to have it.
+    pub(crate) defaults: Vec<String>,
     /// A variable that has no equivalent, and what to do.
     pub(crate) lost: Vec<String>,
 }
@@ -234,7 +236,7 @@ impl Variables {
 
     fn convert(&self, path: &Path) -> Result<Imported, Failure> {
         let mut lost: Vec<String> = Vec::new();
-        let mut needless = Vec::new();
+        let (mut needless, mut defaults) = (Vec::new(), Vec::new());
         for name in self.0.keys() {
             match fate(name) {
                 Some(Needless(why)) => needless.push(format!("{name}: {why}")),
@@ -243,12 +245,12 @@ impl Variables {
             }
         }
         let sections = [
-            self.listen(),
+            self.listen(&mut lost),
             self.tls(),
             self.store(&mut lost)?,
             self.limits(&mut lost),
             self.rls(),
-            self.telemetry(&mut lost),
+            self.telemetry(&mut lost, &mut defaults),
             self.log(),
         ];
         let sections: Vec<String> = sections.into_iter().flatten().collect();
@@ -259,7 +261,7 @@ impl Variables {
             ))
             .hint("give it the environment of the service: `docker inspect`, `kubectl set env --list`, or its --env-file"));
         }
-        Ok(Imported { config: sections.concat(), needless, lost })
+        Ok(Imported { config: sections.concat(), needless, defaults, lost })
     }
 
     /// Whether it asks for something: `false` and 0 do not.
@@ -267,12 +269,18 @@ impl Variables {
         self.get(name).is_some_and(|value| !["false", "0", "FALSE", "False"].contains(&value))
     }
 
-    fn listen(&self) -> Option<String> {
+    fn listen(&self, lost: &mut Vec<String>) -> Option<String> {
         let address = |host: &str, port: &str, default: u16| {
             let host = self.get(host).unwrap_or("0.0.0.0");
             let port = self.get(port).map_or_else(|| default.to_string(), str::to_owned);
             quoted(&format!("{host}:{port}"))
         };
+        let debug = self.get("DEBUG_HOST").filter(|host| !is_here(host));
+        if let Some(host) = debug {
+            lost.push(format!(
+                "DEBUG_HOST: the admin listener stays on 127.0.0.1: set `admin.tokens`, then `listen.admin` to {host}"
+            ));
+        }
         Some(format!(
             "listen:\n  http: {}\n  grpc: {}\n  # The admin listener has more than theirs: set `admin.tokens` before other machines reach it.\n  admin: {}\n  resp: off\n",
             address("HOST", "PORT", 8080),
@@ -449,16 +457,22 @@ impl Variables {
         (!section.is_empty()).then(|| format!("rls:\n{section}"))
     }
 
-    fn telemetry(&self, lost: &mut Vec<String>) -> Option<String> {
+    fn telemetry(&self, lost: &mut Vec<String>, defaults: &mut Vec<String>) -> Option<String> {
         let mut section = String::new();
         // Theirs sends StatsD unless it is told not to.
-        let statsd =
-            self.is_true("USE_STATSD") || self.is_true("USE_DOG_STATSD") || self.get("STATSD_HOST").is_some();
+        let by_default = self.get("USE_STATSD").is_none();
+        let to_default = by_default && self.get("STATSD_HOST").is_none();
+        let is_dog = self.is_true("USE_DOG_STATSD");
+        let is_stopped = self.is_true("DISABLE_STATS") || self.is_true("USE_PROMETHEUS");
+        if to_default && !is_dog && !is_stopped {
+            defaults.push("USE_STATSD: theirs sends to localhost:8125 where it is not set: if something listens there, add `statsd: { address: localhost:8125 }` to `telemetry`".to_owned());
+        }
+        let statsd = is_dog || self.is_true("USE_STATSD") || (by_default && !to_default);
         if statsd && !self.is_true("DISABLE_STATS") {
             let (host, port) =
                 (self.get("STATSD_HOST").unwrap_or("localhost"), self.get("STATSD_PORT").unwrap_or("8125"));
             section += &format!("  statsd:\n    address: {}\n", quoted(&format!("{host}:{port}")));
-            if !["localhost", "127.0.0.1", "::1"].contains(&host) {
+            if !is_here(host) {
                 section += "    plaintext: true\n";
             }
             section += &format!("    every: {}\n", self.get("STATS_FLUSH_INTERVAL").unwrap_or("10s"));
@@ -491,6 +505,10 @@ impl Variables {
         let fields: Vec<String> = fields.into_iter().flatten().collect();
         (!fields.is_empty()).then(|| format!("log: {{ {} }}\n", fields.join(", ")))
     }
+}
+
+fn is_here(host: &str) -> bool {
+    ["localhost", "127.0.0.1", "::1"].contains(&host)
 }
 
 /// A value in single quotes, in which only they mean something.

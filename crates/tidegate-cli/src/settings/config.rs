@@ -200,7 +200,7 @@ pub(crate) struct Rls {
     pub(crate) header_names: Option<HeaderNames>,
     /// Whether answers have `dynamic_metadata`, for Envoy's access log: `rule`, `source` and `remaining`. false by default
     pub(crate) dynamic_metadata: Option<Switch>,
-    /// A management server that sends the limits, such as Envoy Gateway, in place of rule files
+    /// A management server that sends the limits, such as Envoy Gateway; rule files may have other domains beside them
     pub(crate) xds: Option<Xds>,
 }
 

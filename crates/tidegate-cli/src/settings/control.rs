@@ -77,7 +77,10 @@ impl ControlSettings {
         };
         Ok(ControlSettings {
             source: match &config.rls.xds {
-                Some(xds) => RuleSource::Files(vec![format!("xDS: {}", xds.address)]),
+                Some(xds) => {
+                    let files = named(&config.rules);
+                    RuleSource::Files([files, vec![format!("xDS: {}", xds.address)]].concat())
+                }
                 None => source_of(&config.rules)?,
             },
             database,
@@ -91,8 +94,7 @@ impl ControlSettings {
 
 /// Files if some are named, otherwise the database; an explicit `source` wins.
 fn source_of(rules: &Rules) -> Result<RuleSource, Failure> {
-    let named = rules.paths.iter().flatten().chain(&rules.envoy_config);
-    let files: Vec<String> = named.map(|path| path.display().to_string()).collect();
+    let files = named(rules);
     match (rules.source, files.is_empty()) {
         (Some(RulesSource::Database), false) => {
             Err(Failure::new("rules.source: database, and rule files are named as well")
@@ -103,6 +105,11 @@ fn source_of(rules: &Rules) -> Result<RuleSource, Failure> {
             Ok(RuleSource::Files(if files.is_empty() { vec!["the starter rules".to_owned()] } else { files }))
         }
     }
+}
+
+fn named(rules: &Rules) -> Vec<String> {
+    let paths = rules.paths.iter().flatten().chain(&rules.envoy_config);
+    paths.map(|path| path.display().to_string()).collect()
 }
 
 fn machine() -> String {

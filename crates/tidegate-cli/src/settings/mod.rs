@@ -182,7 +182,7 @@ impl Settings {
             envoy: rules.envoy_config,
             xds: rls.xds.is_some(),
         };
-        rls::check(&rls, &rules_of)?;
+        rls::check(&rls)?;
         check_headers(headers.as_deref().unwrap_or_default())?;
         let store = StoreSettings::decide(store)?;
         Ok(Settings {

@@ -11,7 +11,6 @@ use tidegate_server::xds::{self, XdsServer};
 use super::config::Rls;
 use super::values::Switch;
 use crate::failure::Failure;
-use crate::rules::RuleFiles;
 
 /// Names of the three headers that envoyproxy/ratelimit asks Envoy to add
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -69,13 +68,8 @@ pub(crate) struct XdsTls {
     pub(crate) server_name: Option<String>,
 }
 
-pub(crate) fn check(rls: &Rls, rules: &RuleFiles) -> Result<(), Failure> {
-    let Some(xds) = &rls.xds else { return Ok(()) };
-    if rules.paths().next().is_some() {
-        return Err(Failure::new("rls.xds: the limits come from there, and rule files are named as well")
-            .hint("keep one of them"));
-    }
-    xds.host().map(drop)
+pub(crate) fn check(rls: &Rls) -> Result<(), Failure> {
+    rls.xds.as_ref().map_or(Ok(()), |xds| xds.host().map(drop))
 }
 
 impl Xds {
@@ -137,9 +131,7 @@ mod tests {
 
     fn failure(text: &str) -> String {
         let rls: Rls = serde_saphyr::from_str(text).unwrap();
-        check(&rls, &RuleFiles::default())
-            .map(|()| String::new())
-            .unwrap_or_else(|failure| format!("{failure:?}"))
+        check(&rls).map(|()| String::new()).unwrap_or_else(|failure| format!("{failure:?}"))
     }
 
     #[test]

@@ -178,3 +178,33 @@ fn memcached_servers_of_the_environment_become_a_store() {
         assert!(redis.starts_with("exit 0") && !redis.contains(named), "{redis}");
     }
 }
+
+#[test]
+fn statsd_and_the_debug_address_are_as_the_environment_says_and_what_it_leaves_out_is_named() {
+    let dir = dir();
+    let import = |env: &str| {
+        fs::write(dir.path().join("env"), format!("RUNTIME_ROOT=/data\n{env}\n")).unwrap();
+        run_in(dir.path(), &["import", "envoy-env", "env"])
+    };
+    for (env, has_section, is_named) in [
+        ("USE_STATSD=true", true, false),
+        ("USE_STATSD=true\nSTATSD_HOST=localhost", true, false),
+        ("STATSD_HOST=localhost", true, false),
+        ("USE_STATSD=false\nSTATSD_HOST=localhost", false, false),
+        ("USE_STATSD=false\nUSE_DOG_STATSD=true", true, false),
+        ("LOG_LEVEL=info", false, true),
+        ("DISABLE_STATS=true", false, false),
+    ] {
+        let ran = import(env);
+        assert_eq!(ran.contains("statsd:\n    address: 'localhost:8125'"), has_section, "{env}: {ran}");
+        assert_eq!(ran.contains("not by default here: USE_STATSD: theirs sends"), is_named, "{env}: {ran}");
+        assert!(ran.starts_with("exit 0"), "{env}: {ran}");
+    }
+    let ran = import("DEBUG_HOST=0.0.0.0\nDEBUG_PORT=6071");
+    assert!(
+        ran.starts_with("exit 1") && ran.contains("not in it: DEBUG_HOST: the admin listener stays"),
+        "{ran}"
+    );
+    assert!(ran.contains("admin: '127.0.0.1:6071'"), "{ran}");
+    assert!(import("DEBUG_HOST=127.0.0.1").starts_with("exit 0"));
+}

@@ -130,6 +130,25 @@ fn metrics_for_cloudwatch_are_lines_on_stdout() {
     eventually("the lines add up", PATIENCE, || wanted.iter().all(|(metric, count)| sum(metric) == *count));
     let text = server.server.stdout();
     assert!(text.contains("listening http") && text.contains("\"Namespace\":\"tests\""), "{text}");
+    expect_embedded_metrics(&text);
+}
+
+/// Holds each line of metrics against the format's schema.
+fn expect_embedded_metrics(stdout: &str) {
+    const CHECK: &str = "import json, sys, jsonschema\n\
+        schema = jsonschema.Draft7Validator(json.load(open(sys.argv[1])))\n\
+        lines = [json.loads(line) for line in open(sys.argv[2])]\n\
+        print([error.message for line in lines for error in schema.iter_errors(line)], len(lines))";
+    let lines: Vec<&str> = stdout.lines().filter(|line| line.starts_with('{')).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lines");
+    fs::write(&file, lines.join("\n")).unwrap();
+    let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/emf.schema.json");
+    let mut command = Command::new(find_python_with("jsonschema"));
+    let ran = command.args(["-c", CHECK, schema]).arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(said.trim(), format!("[] {}", lines.len()));
+    assert!(lines.len() > 2, "{stdout}");
 }
 
 /// Nobody knows whether a request that a failure policy refused was over the limit.

@@ -17,7 +17,6 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::redis_world::{BINARY, PATIENCE};
-use crate::run_in;
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
@@ -87,6 +86,8 @@ struct Descriptor {
     value: String,
     #[prost(message, optional, tag = "3")]
     rate_limit: Option<Policy>,
+    #[prost(bool, tag = "5")]
+    shadow_mode: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -116,7 +117,7 @@ fn resources(descriptors: Vec<Descriptor>) -> Vec<Resource> {
 /// A limit of this many requests a `unit`, for all who have this value.
 fn shared(value: &str, unit: i32, requests: u32) -> Descriptor {
     let rate_limit = Some(Policy { unit, requests });
-    Descriptor { key: "shared".into(), value: value.into(), rate_limit }
+    Descriptor { key: "shared".into(), value: value.into(), rate_limit, shadow_mode: false }
 }
 
 /// What the server has now; a new generation ends all connections.
@@ -270,11 +271,20 @@ fn start(address: SocketAddr) -> (TidegateServer, TempDir) {
 
 /// A server whose section `rls.xds` has these fields.
 pub(crate) fn start_with(fields: &str) -> (TidegateServer, TempDir) {
+    start_beside(fields, None)
+}
+
+/// The same beside a file with these rules.
+fn start_beside(fields: &str, rules: Option<&str>) -> (TidegateServer, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let config = format!(
+    let mut config = format!(
         "listen: {{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }}\n\
          drain: {{ delay: 0s }}\nrls: {{ xds: {{ {fields} }} }}\n"
     );
+    if let Some(rules) = rules {
+        fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+        config += "rules: { paths: [rules.yaml] }\n";
+    }
     let file = dir.path().join("tidegate.yaml");
     fs::write(&file, config).unwrap();
     (TidegateServer::start(BINARY, &["--config", file.to_str().unwrap()]), dir)
@@ -282,8 +292,12 @@ pub(crate) fn start_with(fields: &str) -> (TidegateServer, TempDir) {
 
 /// The limit of a user, asked without spending.
 pub(crate) fn limit_of(server: &mut TidegateServer) -> Option<u64> {
-    let body = "{\"domain\":\"edge\",\"attributes\":{\"user\":\"42\"},\"cost\":0}";
-    let answer = http::post_json(server.addr("http"), "/v1/check", body);
+    limit_in("edge", server)
+}
+
+fn limit_in(domain: &str, server: &mut TidegateServer) -> Option<u64> {
+    let body = format!("{{\"domain\":\"{domain}\",\"attributes\":{{\"user\":\"42\"}},\"cost\":0}}");
+    let answer = http::post_json(server.addr("http"), "/v1/check", &body);
     serde_json::from_str::<Value>(&answer.text()).ok()?["limit"].as_u64()
 }
 
@@ -370,15 +384,59 @@ fn lost_stream_is_opened_again_from_the_last_version() {
 
 #[test]
 fn server_without_its_limits_yet_is_not_ready() {
-    let (mut server, dir) = start("127.0.0.1:9".parse().unwrap());
+    let (mut server, _dir) = start("127.0.0.1:9".parse().unwrap());
     let ready = http::get(server.addr("http"), "/readyz");
     assert_eq!((ready.status, ready.text().as_str()), (503, "no rules\n"));
-    fs::write(dir.path().join("rules.yaml"), "domain: a\nrules: []\n").unwrap();
-    fs::write(
-        dir.path().join("both.yaml"),
-        "rules: { paths: [rules.yaml] }\nrls: { xds: { address: 'localhost:1' } }\n",
-    )
-    .unwrap();
-    let both = run_in(dir.path(), &["validate", "--config", "both.yaml"]);
-    assert!(both.contains("rule files are named as well"), "{both}");
+}
+
+/// Every 90 seconds: a window that the message has no unit for.
+const CUSTOM: &str = "domain: custom\nrules: [{ name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 7, window: 90s }] }]\n";
+
+#[test]
+fn rule_files_beside_xds_have_windows_of_their_own_and_each_changes_alone() {
+    let management = Management::start(limits(&["user"], 5));
+    let (mut server, dir) =
+        start_beside(&format!("address: '{}', node_id: test-eg", management.address), Some(CUSTOM));
+    assert_eq!((limit_of(&mut server), limit_in("custom", &mut server)), (Some(5), Some(7)));
+    let ninety = "{\"domain\":\"custom\",\"attributes\":{\"user\":\"42\"}}";
+    let answer = http::post_json(server.addr("http"), "/v1/check", ninety);
+    assert!(
+        answer.header("ratelimit-policy").is_some_and(|policy| policy.contains("q=7;w=90")),
+        "{answer:?}"
+    );
+    management.publish(limits(&["user"], 9));
+    eventually("the pushed limit is in force", PATIENCE, || limit_of(&mut server) == Some(9));
+    assert_eq!(limit_in("custom", &mut server), Some(7), "the file's rules are gone");
+    fs::write(dir.path().join("rules.yaml"), CUSTOM.replace("limit: 7", "limit: 8")).unwrap();
+    eventually("the file's limit is in force", PATIENCE, || limit_in("custom", &mut server) == Some(8));
+    assert_eq!(limit_of(&mut server), Some(9), "the pushed limits are gone");
+}
+
+#[test]
+fn domain_of_a_file_and_of_xds_is_a_mistake_that_names_both() {
+    let management = Management::start(limits(&["user"], 5));
+    let fields = format!("address: '{}', node_id: test-eg", management.address);
+    let (mut server, _dir) = start_beside(&fields, Some(&CUSTOM.replace("custom", "edge")));
+    eventually("the answer is refused", PATIENCE, || management.asked().len() == 2);
+    let reason = management.asked().pop().unwrap().error.unwrap().message;
+    for named in ["the domain `edge` is given twice", "xds:gateway", "rules.yaml"] {
+        assert!(reason.contains(named), "{named}: {reason}");
+    }
+    assert_eq!(limit_of(&mut server), Some(7), "the file's rules stay");
+}
+
+#[test]
+fn shadow_limit_over_xds_refuses_nobody_and_counts_whom_it_would() {
+    let shadow = Descriptor { shadow_mode: true, ..shared("jobs", 4, 1) };
+    let management = Management::start(resources(vec![shadow]));
+    let (mut server, _dir) = start(management.address);
+    let body = "{\"domain\":\"edge\",\"attributes\":{\"shared\":\"jobs\"}}";
+    for _ in 0..3 {
+        assert_eq!(http::post_json(server.addr("http"), "/v1/check", body).status, 200);
+    }
+    let metrics = http::get(server.addr("admin"), "/metrics").text();
+    let counted = metrics.lines().find(|line| {
+        line.starts_with("tidegate_decisions_total{") && line.contains("result=\"shadow_refused\"")
+    });
+    assert!(counted.is_some_and(|line| line.contains("shared_jobs") && line.ends_with(" 2")), "{metrics}");
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use tidegate_core::Micros;
+
 use super::World;
-use crate::{Client, Error, OnFailure, Source};
+use crate::{Client, Error, OnFailure, Request, Source};
 
 const RULES: &str = "
 domain: api
@@ -105,25 +107,46 @@ async fn a_client_that_loses_its_server_goes_on_with_as_much_as_it_got_last() {
     assert!(passed < 2_000, "{passed} of 2,000 passed without a server");
 }
 
-#[tokio::test]
-async fn mistakes_are_answered_with_what_is_wrong_and_a_way_out() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_the_server_cannot_read_is_asked_for_and_others_are_lent_meanwhile() {
     let world = World::new(RULES);
-    let domain = Client::to(world.url()).domain("ape").connect().await.err().unwrap().to_string();
-    assert!(domain.contains("422") && domain.contains("known domains: api"), "{domain}");
-    for (url, says) in [
-        ("127.0.0.1:8080", "http://HOST:PORT"),
-        ("ftp://127.0.0.1", "neither http:// nor https://"),
-        ("http://", "not a URL"),
-    ] {
-        let error = Client::to(url).start().err().unwrap().to_string();
-        assert!(error.contains(says), "{url}: {error}");
+    let client = client(&world, OnFailure::Closed).await;
+    // The server names a value of more than 4 KiB, and nothing of a body that is too long altogether.
+    let value = "x".repeat(4_096);
+    let names: Vec<String> = (0..63).map(|number| format!("a{number}")).collect();
+    let long = names.iter().map(|name| (name.as_str(), value.as_str())).chain([("user", value.as_str())]);
+    let unnamed = client.key(&long.collect::<Vec<_>>());
+    let named = client.key(&[("user", &"x".repeat(5_000))]);
+    let good = client.key(&[("user", "42")]);
+    for round in 0..3 {
+        // What is asked for twice is wanted: they share messages.
+        for key in [&named, &unnamed, &named, &unnamed] {
+            let refused = key.check(1).await;
+            assert!(matches!(refused, Err(Error::Refused { status: 413 | 422, .. })), "{refused:?}");
+        }
+        while good.check(1).await.unwrap().source != Source::Held {
+            assert!(client.inner.is_lent(), "round {round}: nothing is lent to any key");
+        }
     }
-    let token = Client::to(world.url()).token("a\nb").start().err().unwrap().to_string();
-    assert!(token.starts_with("token:"), "{token}");
-    let pem = Client::to("https://127.0.0.1:1").authorities("nothing").start().err().unwrap().to_string();
-    assert!(pem.starts_with("authorities: there is no certificate"), "{pem}");
-    // A server that does not speak TLS has no certificate that would do.
-    let tls = Client::to(world.url().replace("http:", "https:")).timeout(Duration::from_secs(20));
-    let tls = tls.connect().await.err().unwrap().to_string();
-    assert!(tls.contains("TLS: "), "{tls}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_ends_takes_nothing_more_and_returns_what_it_holds() {
+    let world = World::new(RULES);
+    let (client, other) = (client(&world, OnFailure::Closed).await, client(&world, OnFailure::Closed).await);
+    // Returned hits count as older than they are: those of a window's first seconds are not taken back.
+    world.advance(Micros::from_secs(60));
+    let mut spent = 0;
+    for turn in 0..200 {
+        let user = (turn % 20).to_string();
+        spent += u64::from(client.check(&[("user", &user)]).await.unwrap().allowed);
+        tokio::task::yield_now().await;
+    }
+    assert!(client.stats().messages > 0, "it held nothing");
+    let stays = client.clone();
+    client.shutdown().await;
+    let left = other.ask(&Request::of(&[("user", "1")]).cost(0)).await.unwrap().remaining.unwrap();
+    assert_eq!(1_000 - left, spent, "what is charged was spent");
+    let decision = stays.check(&[("user", "42")]).await.unwrap();
+    assert_eq!(decision.source, Source::Server, "a handle that stays asks");
 }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::{OverrideEffect, RuntimeOverride};
 
 use super::{START, World, compile};
-use crate::connection::Connection;
+use crate::connection::{Connection, Reply};
 use crate::keys::Keys;
 use crate::purse::Found;
-use crate::wire::{self, Checked, TakeReply};
+use crate::wire::{self, Attributes, Check, Checked, TakeReply};
 
 const STEP: Micros = Micros::from_millis(50);
 const LIMIT: u64 = 10_000;
@@ -20,17 +21,25 @@ domain: api
 rules: [{ name: all, limits: [{ algorithm: fixed_window, limit: 10000, window: 10s }], lease_to_clients: true }]
 ";
 
+fn check(attributes: &Attributes, cost: u64) -> Vec<u8> {
+    wire::check(&Check { domain: "api", attributes, cost, request_id: None })
+}
+
 /// What one client does, and how often it needed the server.
 struct SimClient<'w> {
     world: &'w World,
     connection: &'w Connection,
     keys: Keys,
     calls: u64,
+    /// The hits that each message wanted of its first key, and what remained before.
+    wanted: Vec<(u64, Option<u64>)>,
+    remaining: Option<u64>,
 }
 
 impl<'w> SimClient<'w> {
     fn new(world: &'w World, connection: &'w Connection) -> Self {
-        SimClient { world, connection, keys: Keys::new(100), calls: 0 }
+        let keys = Keys::new(100);
+        SimClient { world, connection, keys, calls: 0, wanted: Vec::new(), remaining: None }
     }
 
     /// Whether a request passes.
@@ -42,8 +51,8 @@ impl<'w> SimClient<'w> {
             Found::Refused(_) => false,
             Found::Unknown => {
                 self.calls += 1;
-                let body = wire::check("api", &slot.attributes, 1);
-                let (_, body) = self.connection.call("/v1/check", body).await.unwrap();
+                let body = check(&slot.attributes, 1);
+                let Reply { body, .. } = self.connection.call("/v1/check", body).await.unwrap();
                 let checked: Checked = serde_json::from_slice(&body).unwrap();
                 if !checked.allowed {
                     slot.with(|state| state.refused(now, checked.retry_after_ms));
@@ -57,10 +66,14 @@ impl<'w> SimClient<'w> {
     async fn exchange(&mut self) {
         let now = self.world.now();
         self.keys.sweep(now);
-        while let Some(message) = self.keys.message("api", now) {
+        while let Some(message) = self.keys.message(now) {
             self.calls += 1;
-            let (_, body) = self.connection.call("/v1/take", message.body.clone()).await.unwrap();
+            let sent = message.body("api");
+            let hits = serde_json::from_slice::<Value>(&sent).unwrap()["takes"][0]["hits"].as_u64();
+            self.wanted.extend(hits.map(|hits| (hits, self.remaining)));
+            let Reply { body, .. } = self.connection.call("/v1/take", sent).await.unwrap();
             let reply: TakeReply = serde_json::from_slice(&body).unwrap();
+            self.remaining = reply.answers.first().map_or(self.remaining, |answer| answer.remaining);
             self.keys.answered(&message, &reply, now);
         }
     }
@@ -154,17 +167,59 @@ async fn a_client_that_vanishes_leaves_its_hits_unspent_and_one_that_stays_retur
     world.advance(Micros::from_millis(1_100));
     assert_eq!(client.keys.pay(&slot, world.now(), 1).0, Found::Unknown, "it spent hits after their time");
     drop(slot);
-    let user: wire::Attributes = Box::new([("user".into(), "all".into())]);
+    let user: Attributes = Box::new([("user".into(), "all".into())]);
     let left = || async {
-        let body = wire::check("api", &user, 0);
-        let (_, body) = connection.call("/v1/check", body).await.unwrap();
-        serde_json::from_slice::<serde_json::Value>(&body).unwrap()["remaining"].as_u64().unwrap()
+        let Reply { body, .. } = connection.call("/v1/check", check(&user, 0)).await.unwrap();
+        serde_json::from_slice::<Value>(&body).unwrap()["remaining"].as_u64().unwrap()
     };
     let held = LIMIT - 400 - left().await;
     assert!(held > 0, "it held nothing");
     client.exchange().await;
     // One was taken for the request that its purse could not pay.
     assert_eq!(left().await, LIMIT - 400 - 1, "what it returned is spent");
+}
+
+#[tokio::test]
+async fn a_client_wants_at_most_an_eighth_of_what_remained_so_that_a_small_limit_is_shared() {
+    let world = World::new(&RULES.replace("10000", "400"));
+    let connection = world.connection();
+    let mut client = SimClient::new(&world, &connection);
+    // Its demand is 80 hits a term of 200 ms: it would take a hundred at once.
+    client.run("all", 20, 15).await;
+    assert!(client.wanted.len() > 5, "{:?}", client.wanted);
+    for (wanted, remained) in client.wanted.iter().filter_map(|(wanted, left)| Some((*wanted, (*left)?))) {
+        assert!(wanted <= (remained / 8).max(1), "it wants {wanted} of {remained}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_no_longer_than_what_a_server_reads() {
+    let world = World::new(RULES);
+    let (keys, value) = (Keys::new(200), "x".repeat(4_000));
+    for number in 0..200 {
+        let slot = keys.slot(&[("user", &number.to_string()), ("path", &value)], world.now()).unwrap();
+        let _ = (0..2).map(|_| keys.pay(&slot, world.now(), 1)).last();
+    }
+    let mut messages = 0;
+    while let Some(message) = keys.message(world.now()) {
+        messages += 1;
+        let bytes = message.body("api").len();
+        assert!(bytes <= 256 << 10, "{bytes} bytes");
+        keys.not_answered(&message);
+    }
+    assert!(messages > 1, "all of it in one message");
+}
+
+#[tokio::test]
+async fn a_client_that_ends_sends_no_takes() {
+    let world = World::new(RULES);
+    let keys = Keys::new(10);
+    let due = keys.slot(&[("user", "1")], world.now()).unwrap();
+    // What is asked for twice is wanted.
+    let wanted = (0..2).map(|_| keys.pay(&due, world.now(), 1)).last();
+    assert_eq!(wanted, Some((Found::Unknown, true)));
+    keys.empty(world.now());
+    assert!(keys.message(world.now()).is_none(), "it takes hits that nobody will spend");
 }
 
 #[tokio::test]

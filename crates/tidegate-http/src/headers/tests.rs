@@ -7,7 +7,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn policy(name: &str, quota: u64, window: Duration) -> Policy<'_> {
     let algorithm = Algorithm::SlidingWindow;
-    Policy { name: name.into(), quota, window: Some(window), algorithm, partition: None }
+    Policy { name: name.into(), quota, window: Some(window), algorithm, partition: None, key: &[] }
 }
 
 /// What an admission of one hit reports.
@@ -90,6 +90,25 @@ fn the_next_draft_has_other_parameters() {
     assert_eq!(written(sets([HeaderSet::IetfNext]), Duration::ZERO), expected);
 }
 
+#[test]
+fn the_next_draft_says_by_what_quotas_are_parted_where_keys_are_sent() {
+    let key = ["user", "api_key"].map(str::to_owned);
+    let unnamed = ["User-Agent".to_owned()];
+    let parted = |name, key| Policy { partition: Some(Partition([0; 9])), key, ..policy(name, 100, MINUTE) };
+    let policies =
+        || [parted("per-user", &key[..]), policy("all", 1000, MINUTE), parted("agents", &unnamed[..])];
+    let dimensions = |set| {
+        let mut headers = HeaderMap::new();
+        sets([set]).write(policies().into_iter(), None, Duration::ZERO, &mut headers);
+        headers.get(IETF_PARTITION).map(|value| value.to_str().unwrap().to_owned())
+    };
+    let sent = dimensions(HeaderSet::IetfNext).unwrap();
+    assert_eq!(sent, r#""per-user";api_key;user"#);
+    assert_eq!(dimensions(HeaderSet::Ietf11), None, "draft 11 has no such header");
+    let list = Parser::new(&sent).parse::<List>().unwrap();
+    assert_eq!(list.len(), 1);
+}
+
 /// The examples of the draft's sections on both fields, made from the limits that they describe.
 #[test]
 fn the_examples_of_the_draft_have_the_same_structure() {
@@ -111,7 +130,8 @@ fn the_examples_of_the_draft_have_the_same_structure() {
 #[test]
 fn places_are_counted_in_concurrent_requests_and_no_clock_returns_them() {
     let algorithm = Algorithm::Concurrency;
-    let uploads = Policy { name: "uploads".into(), quota: 10, window: None, algorithm, partition: None };
+    let uploads =
+        Policy { name: "uploads".into(), quota: 10, window: None, algorithm, partition: None, key: &[] };
     let mut headers = HeaderMap::new();
     let left = reported(uploads.clone(), 7, MINUTE);
     sets([HeaderSet::Ietf]).write([uploads].into_iter(), Some(&left), Duration::ZERO, &mut headers);

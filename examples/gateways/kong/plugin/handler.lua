@@ -1,4 +1,4 @@
--- UNTESTED recipe: written from Kong's documentation, not run by our tests.
+-- Our tests run this file in nginx's Lua module, on stand-ins for Kong's functions and lua-resty-http; Kong itself was not run.
 --
 -- A plugin that asks tidegate before it forwards. Install it as kong/plugins/tidegate/{handler,schema}.lua, add `tidegate` to
 -- `plugins` in kong.conf, and enable it for a service, a route or everywhere.

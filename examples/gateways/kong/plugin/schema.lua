@@ -1,4 +1,4 @@
--- UNTESTED recipe, beside handler.lua.
+-- What the plugin of handler.lua can be set to.
 
 return {
   name = "tidegate",

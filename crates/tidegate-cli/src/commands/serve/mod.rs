@@ -24,6 +24,7 @@ mod region_names;
 mod regions;
 mod registry;
 mod reloader;
+mod rule_parts;
 mod secrets;
 mod signals;
 mod store_fleet;
@@ -70,6 +71,7 @@ use notify::Supervisor;
 use outgoing::Outgoing;
 use region_names::{NameWarnings, RegionNames};
 use reloader::Reloader;
+use rule_parts::RuleParts;
 use secrets::Reloads;
 use signals::{Hangups, StopSignals};
 use store_fleet::StoreFleet;
@@ -178,6 +180,7 @@ async fn serve(
     };
     let control = control_plane::control(&settings, &parts);
     let files = begin_with.files.len();
+    let parts = RuleParts::new(control.clone(), begin_with.files.clone());
     control.rules().began_with(begin_with.files);
     if !control.start().await && limiter.snapshot().rules().rules().len() == 0 {
         tracing::error!("no rules: neither the database nor another node has any yet");
@@ -195,7 +198,7 @@ async fn serve(
     }
 
     let xds = match &settings.xds {
-        Some(section) => Some(xds::XdsFollower::start(section, control.clone(), &mut background).await?),
+        Some(section) => Some(xds::XdsFollower::start(section, parts.clone(), &mut background).await?),
         None => None,
     };
     let running = data_plane::start(&settings, &backend, &limiter, &observer)?;
@@ -276,8 +279,8 @@ async fn serve(
     background.spawn(control.clone().maintain());
     flags.into_iter().for_each(|flags| drop(background.spawn(flags.run())));
     fleet.into_iter().for_each(|fleet| drop(background.spawn(fleet.listen())));
-    if from_files && settings.xds.is_none() {
-        let reloader = Reloader::new(settings.rules, surfaces, watch, limiter, control);
+    if from_files && (settings.xds.is_none() || settings.rules.paths().next().is_some()) {
+        let reloader = Reloader::new(settings.rules, surfaces, watch, limiter, parts);
         background.spawn(reloader.run(hangups.reader()));
     }
     background.spawn(hangups.pass_on(supervisor.clone()));

@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use tidegate_admin::{ControlPlane, at_low_priority};
+use tidegate_admin::at_low_priority;
 use tidegate_limiter::Limiter;
 use tidegate_rules::{Diagnostics, Format, Severity, Source};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use super::rule_parts::RuleParts;
 use super::signals::Done;
 use crate::reload::{Look, Watch};
 use crate::rules::{RuleFiles, RulesError};
@@ -20,7 +21,7 @@ pub(super) struct Reloader {
     surfaces: Surfaces,
     watch: Watch,
     limiter: Arc<Limiter>,
-    control: Arc<ControlPlane>,
+    parts: Arc<RuleParts>,
 }
 
 /// Why the reloader woke up.
@@ -39,9 +40,9 @@ impl Reloader {
         surfaces: Surfaces,
         watch: Watch,
         limiter: Arc<Limiter>,
-        control: Arc<ControlPlane>,
+        parts: Arc<RuleParts>,
     ) -> Self {
-        Reloader { files, surfaces, watch, limiter, control }
+        Reloader { files, surfaces, watch, limiter, parts }
     }
 
     /// Runs until dropped.
@@ -83,8 +84,7 @@ impl Reloader {
         let before = self.limiter.snapshot();
         let taken = self.files.read().and_then(|files| {
             let kept = files.clone();
-            let taken =
-                self.control.rules().take_files(files).map_err(|failure| RulesError::Invalid(failure.0))?;
+            let taken = self.parts.take_files(files).map_err(|failure| RulesError::Invalid(failure.0))?;
             Ok((kept, taken))
         });
         let snapshot = self.limiter.snapshot();

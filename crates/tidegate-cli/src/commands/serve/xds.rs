@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_admin::{ControlPlane, at_low_priority};
+use tidegate_admin::at_low_priority;
 use tidegate_metrics::XdsCounts;
 use tidegate_rules::{Format, Source};
 use tidegate_server::xds::{LimitFile, XdsClient};
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::reloader::log_each;
+use super::rule_parts::RuleParts;
 use crate::failure::Failure;
 use crate::settings::rls::Xds;
 
@@ -37,11 +38,11 @@ impl XdsFollower {
     /// Starts to follow the server, and waits a moment for its first limits.
     pub(super) async fn start(
         section: &Xds,
-        control: Arc<ControlPlane>,
+        parts: Arc<RuleParts>,
         background: &mut JoinSet<()>,
     ) -> Result<Arc<Self>, Failure> {
         let (client, follower) = (XdsClient::new(section.server()?), Arc::new(XdsFollower::default()));
-        background.spawn(follower.clone().run(client, section.address.clone(), control));
+        background.spawn(follower.clone().run(client, section.address.clone(), parts));
         if timeout(FIRST_WITHIN, follower.first.notified()).await.is_err() {
             tracing::warn!(
                 server = section.address,
@@ -59,12 +60,12 @@ impl XdsFollower {
         }
     }
 
-    async fn run(self: Arc<Self>, mut client: XdsClient, server: String, control: Arc<ControlPlane>) {
+    async fn run(self: Arc<Self>, mut client: XdsClient, server: String, parts: Arc<RuleParts>) {
         let [first, longest] = PAUSES;
         let mut pause = first;
         loop {
             let before = self.accepted.load(Ordering::Relaxed);
-            let ended = client.follow(|files| self.take(files, &control)).await;
+            let ended = client.follow(|files| self.take(files, &parts)).await;
             self.connected.store(false, Ordering::Relaxed);
             // Who was connected is asked again soon.
             if self.accepted.load(Ordering::Relaxed) > before {
@@ -81,16 +82,16 @@ impl XdsFollower {
         }
     }
 
-    async fn take(&self, files: Vec<LimitFile>, control: &Arc<ControlPlane>) -> Result<(), String> {
+    async fn take(&self, files: Vec<LimitFile>, parts: &Arc<RuleParts>) -> Result<(), String> {
         self.connected.store(true, Ordering::Relaxed);
         let limits = files.len();
         let sources: Vec<(Source, Format)> = files
             .into_iter()
             .map(|file| (Source::new(file.name, file.text), Format::EnvoyRatelimit))
             .collect();
-        let control = control.clone();
+        let parts = parts.clone();
         // Compiling takes long, and requests are decided on the same cores.
-        let taken = at_low_priority(move || control.rules().take_files(sources)).await;
+        let taken = at_low_priority(move || parts.take_pushed(sources)).await;
         match taken {
             Ok(changes) => {
                 self.accepted.fetch_add(1, Ordering::Relaxed);

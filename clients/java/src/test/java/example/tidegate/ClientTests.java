@@ -156,12 +156,12 @@ final class ClientTests {
             thrown(IllegalArgumentException.class, () -> to("http://x").deadline(Duration.ZERO).build());
         });
         test("host that does not exist is an error within the deadline", () ->
-                unavailable(to("http://no-such-host.invalid:8080").deadline(Duration.ofSeconds(1)).build(),
+                inTime(to("http://no-such-host.invalid:8080"), Duration.ofSeconds(1),
                         Reason.UNREACHABLE, Reason.TIMEOUT));
         test("server that is down is an error", () -> unavailable(to(Servers.nobody()).build(), Reason.UNREACHABLE));
         test("server that never answers or ends is an error within the deadline", () -> {
             for (String says : List.of("", "HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\n{")) {
-                unavailable(to(new Servers.Silent(says).url).deadline(Duration.ofMillis(300)).build(), Reason.TIMEOUT);
+                inTime(to(new Servers.Silent(says).url), Duration.ofMillis(300), Reason.TIMEOUT);
             }
         });
         test("something else that speaks is an error", () -> {
@@ -194,14 +194,27 @@ final class ClientTests {
         return found.group();
     }
 
-    /** That a check fails for this reason, and within the deadline; what a busy machine adds is no part of it. */
+    /** That a check fails for one of these reasons within the deadline and half of it again; a busy machine may be late, but not thrice. */
+    private static void inTime(Client.Builder builder, Duration deadline, Reason... reasons) {
+        Client client = builder.deadline(deadline).build();
+        List<Long> took = new ArrayList<>();
+        while (took.size() < 3) {
+            long begun = System.nanoTime();
+            unavailable(client, reasons);
+            took.add(System.nanoTime() - begun);
+            if (took.get(took.size() - 1) < deadline.toNanos() * 3 / 2) {
+                return;
+            }
+        }
+        throw new AssertionError(took + " ns, three times in a row");
+    }
+
+    /** That a check fails for one of these reasons. */
     private static void unavailable(Client client, Reason... reasons) {
-        long begun = System.nanoTime();
         Unavailable error = thrown(Unavailable.class, () -> client.check(Map.of("user", "x")));
         if (!List.of(reasons).contains(error.reason)) {
             throw new AssertionError(error.reason + ": " + error.getMessage(), error);
         }
-        equal(System.nanoTime() - begun < PATIENT.plusSeconds(5).toNanos(), true);
     }
 
     private static HttpClient trusting(Path pem) throws Exception {
