@@ -39,6 +39,12 @@ fn live_through(story: &str) {
     tell(story, "['*']", 0);
 }
 
+/// The same with two more nodes.
+#[track_caller]
+fn live_through_in_a_fleet(story: &str) {
+    tell(story, "['*']", 2);
+}
+
 /// The same with two more nodes that have no database, and a log that hashes everything but addresses and paths.
 #[track_caller]
 fn live_through_on_three_nodes(story: &str) {
@@ -136,12 +142,22 @@ fn a_key_is_reset_banned_and_lifted() {
 
 #[test]
 fn charts_move_and_a_lost_redis_is_a_banner_that_goes() {
-    live_through("outage");
+    live_through_in_a_fleet("outage");
 }
 
 #[test]
 fn every_page_can_be_read_by_all_on_a_desk_and_on_a_phone() {
     live_through("pages");
+}
+
+#[test]
+fn every_page_can_be_read_while_empty_with_a_thousand_rules_and_in_an_outage() {
+    live_through("states");
+}
+
+#[test]
+fn a_node_that_is_away_for_a_minute_is_marked_in_every_chart() {
+    live_through_in_a_fleet("away");
 }
 
 #[test]
@@ -151,7 +167,7 @@ fn a_stranger_sees_nothing_and_a_code_works_once() {
 
 #[test]
 fn a_change_is_played_through_the_sample_and_its_limit_moved_before_it_is_published() {
-    live_through("preview");
+    live_through_in_a_fleet("preview");
 }
 
 #[test]
@@ -166,7 +182,7 @@ fn answers_slower_than_the_pause_between_questions_are_shown() {
 
 #[test]
 fn a_replay_says_what_it_repeats_and_cannot_judge_and_a_late_one_replaces_nothing() {
-    live_through("replays");
+    live_through_in_a_fleet("replays");
 }
 
 #[test]
@@ -176,7 +192,7 @@ fn callers_requests_and_the_line_follow_the_slider_in_the_preview_and_on_the_pag
 
 #[test]
 fn typing_in_a_rule_moves_nothing_and_what_is_shown_is_what_is_published() {
-    live_through("editing");
+    live_through_in_a_fleet("editing");
 }
 
 #[test]
@@ -216,12 +232,12 @@ fn the_overview_of_three_nodes_says_what_a_client_counted_and_what_is_unknown() 
 
 #[test]
 fn a_pasted_request_is_explained_verdict_first_without_its_secrets() {
-    live_through("explain");
+    live_through_in_a_fleet("explain");
 }
 
 #[test]
 fn who_may_only_look_sees_hashes_where_others_see_callers() {
-    live_through("viewer");
+    live_through_in_a_fleet("viewer");
 }
 
 #[test]
@@ -236,7 +252,7 @@ fn a_node_that_does_not_answer_is_named_wherever_its_part_is_missing() {
 
 #[test]
 fn a_chosen_limit_becomes_a_shadow_rule_and_few_callers_suggest_none() {
-    live_through("suggestion");
+    live_through_in_a_fleet("suggestion");
 }
 
 #[test]
