@@ -436,10 +436,9 @@ fn ten_screens_cost_the_fleet_one_question_an_interval_wherever_in_it_each_asks(
     let lists = (notes.count() as u64).saturating_sub(questions[0] + questions[1]);
     let asked = [questions[0], questions[1], questions[2], lists];
     for ((path, seconds), asked) in ASKED.into_iter().zip(asked) {
-        assert!(
-            asked > 0 && asked <= took_s / seconds + 2,
-            "{path}: {asked} times in {took_s} s, for one every {seconds} s"
-        );
+        // One at either end, and one where the clock of a busy machine is corrected meanwhile.
+        let most = took_s / seconds + 3;
+        assert!((1..=most).contains(&asked), "{path}: {asked} times in {took_s} s, for one every {seconds} s");
     }
     assert_eq!(
         one.whole("/decisions?from=1h&limit=10")["decisions"][0]["node"],
