@@ -12,13 +12,13 @@ use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool};
 /// A token of the configuration of every node that has no database.
 const TOKEN: &str = "a-token-of-the-configuration-0123456789";
 
-/// A configuration whose decision log keeps everything, and the values of the attributes in `clear`. A browser that starts
+/// A configuration whose decision log keeps one in so many admissions, and the values of the attributes in `clear`. A browser that starts
 /// takes both cores of a small machine for longer than the default deadline: no story is about that.
-fn configure(data: &Path, node: &str, clear: &str, more: &str) -> PathBuf {
+fn configure(data: &Path, node: &str, (clear, one_in): (&str, u32), more: &str) -> PathBuf {
     let config = data.join(format!("{node}.yaml"));
     let lines = format!(
         "store: {{ timeout: 2s }}\nadmin: {{ node: {node}{more} }}\n\
-         decision_log: {{ admissions_one_in: 1, clear: {clear} }}\n"
+         decision_log: {{ admissions_one_in: {one_in}, clear: {clear} }}\n"
     );
     std::fs::write(&config, lines).expect("a configuration");
     config
@@ -36,33 +36,39 @@ fn start(config: &Path, redis: &Redis, data: &Path) -> TidegateServer {
 /// all values.
 #[track_caller]
 fn live_through(story: &str) {
-    tell(story, "['*']", 0);
+    tell(story, ("['*']", 1), 0);
 }
 
 /// The same with two more nodes.
 #[track_caller]
 fn live_through_in_a_fleet(story: &str) {
-    tell(story, "['*']", 2);
+    tell(story, ("['*']", 1), 2);
+}
+
+/// The same, and of admissions the log keeps one in four.
+#[track_caller]
+fn live_through_on_a_sample(story: &str) {
+    tell(story, ("['*']", 4), 2);
 }
 
 /// The same with two more nodes that have no database, and a log that hashes everything but addresses and paths.
 #[track_caller]
 fn live_through_on_three_nodes(story: &str) {
-    tell(story, "[ip, path]", 2);
+    tell(story, ("[ip, path]", 1), 2);
 }
 
 #[track_caller]
 #[expect(clippy::print_stdout, reason = "what a story measured is printed")]
-fn tell(story: &str, clear: &str, followers: usize) {
+fn tell(story: &str, log: (&str, u32), followers: usize) {
     let (redis, data) = (Redis::start(), TempDir::new().expect("a temporary folder"));
-    let config = configure(data.path(), "one", clear, "");
+    let config = configure(data.path(), "one", log, "");
     let mut server = start(&config, &redis, data.path());
     let (http, admin) = (server.addr("http"), server.addr("admin"));
     let mut others: Vec<TidegateServer> = ["two", "three"][..followers]
         .iter()
         .map(|node| {
             let more = format!(", database: none, tokens: [{TOKEN}]");
-            start(&configure(data.path(), node, clear, &more), &redis, data.path())
+            start(&configure(data.path(), node, log, &more), &redis, data.path())
         })
         .collect();
     let fleet: Vec<String> = others
@@ -183,6 +189,11 @@ fn answers_slower_than_the_pause_between_questions_are_shown() {
 #[test]
 fn a_replay_says_what_it_repeats_and_cannot_judge_and_a_late_one_replaces_nothing() {
     live_through_in_a_fleet("replays");
+}
+
+#[test]
+fn a_preview_of_a_penalty_on_a_sample_repeats_what_happened_and_its_rows_are_its_total() {
+    live_through_on_a_sample("sampled");
 }
 
 #[test]
