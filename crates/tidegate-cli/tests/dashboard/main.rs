@@ -192,7 +192,12 @@ fn a_replay_says_what_it_repeats_and_cannot_judge_and_a_late_one_replaces_nothin
 }
 
 #[test]
-fn a_preview_of_a_penalty_on_a_sample_repeats_what_happened_and_its_rows_are_its_total() {
+fn a_preview_of_a_penalty_repeats_what_a_client_counted() {
+    live_through_in_a_fleet("penalty");
+}
+
+#[test]
+fn a_preview_on_a_sample_says_that_it_estimates_and_its_rows_are_its_total() {
     live_through_on_a_sample("sampled");
 }
 

@@ -397,6 +397,7 @@ const ASKED: [(&str, u64); 4] = [
 ];
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "screens ask at times of their own")]
 fn ten_screens_cost_the_fleet_one_question_an_interval_wherever_in_it_each_asks() {
     let redis = Redis::start();
     // Who watches for alerts reads nodes and history as well.
@@ -438,7 +439,10 @@ fn ten_screens_cost_the_fleet_one_question_an_interval_wherever_in_it_each_asks(
     for ((path, seconds), asked) in ASKED.into_iter().zip(asked) {
         // One at either end, and one where the clock of a busy machine is corrected meanwhile.
         let most = took_s / seconds + 3;
-        assert!((1..=most).contains(&asked), "{path}: {asked} times in {took_s} s, for one every {seconds} s");
+        assert!(
+            (1..=most).contains(&asked),
+            "{path}: {asked} times in {took_s} s, for one every {seconds} s"
+        );
     }
     assert_eq!(
         one.whole("/decisions?from=1h&limit=10")["decisions"][0]["node"],
