@@ -38,8 +38,8 @@ export function against(now: number | null, before: number | null): string | nul
 /** The tier of a limit as replays and suggestions call it: `sliding_window/1h of pro`. */
 export const tierOf = (limit: { limit: string }) => / of (.+)$/.exec(limit.limit)?.[1] ?? '';
 
-/** Whether traffic was recorded for less than the window of a limit, or than the time in which a bucket fills: later it may refuse more. */
-export const tooLong = (limit: { window_us: number | null }, recordedMs: number) => limit.window_us !== null && limit.window_us / 1000 > recordedMs;
-
-/** Whether that is all that is known of it: nobody asked for more than it allows. */
-export const unjudged = (limit: { window_us: number | null; quota: number; peaks: { value: number }[] }, recordedMs: number) => tooLong(limit, recordedMs) && !limit.peaks.some((peak) => peak.value > limit.quota);
+/**
+ * Whether traffic of this length cannot show what a limit does: its window, or the time in which a bucket fills, is longer, and nobody has
+ * asked for more than it allows yet.
+ */
+export const unjudged = (limit: { window_us: number | null; quota: number; peaks: { value: number }[] }, recordedMs: number) => limit.window_us !== null && limit.window_us / 1000 > recordedMs && !limit.peaks.some((peak) => peak.value > limit.quota);

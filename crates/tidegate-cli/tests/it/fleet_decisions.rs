@@ -398,7 +398,7 @@ const ASKED: [(&str, u64); 4] = [
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "screens ask at times of their own")]
-fn ten_screens_cost_the_fleet_one_question_an_interval_wherever_in_it_each_asks() {
+fn ten_screens_cost_the_fleet_one_question() {
     let redis = Redis::start();
     // Who watches for alerts reads nodes and history as well.
     let [one, two] = ["one", "two"]
