@@ -1,15 +1,15 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { gzipSync } from 'node:zlib';
+import zopfli from '@gfx/zopfli';
 import { svelte } from '@sveltejs/vite-plugin-svelte';
 import { defineConfig } from 'vite';
 import { ruleFieldsPlugin } from './rule-fields.js';
 
-/** Each file beside its packed self: the server has nothing to do but to choose. */
+/** Each file beside its packed self: the server has nothing to do but to choose. Zopfli takes seconds, and saves a twentieth. */
 const packed = {
   name: 'packed',
-  writeBundle({ dir }, bundle) {
-    for (const name of [...Object.keys(bundle), 'favicon.svg']) writeFileSync(join(dir, `${name}.gz`), gzipSync(readFileSync(join(dir, name)), { level: 9 }));
+  async writeBundle({ dir }, bundle) {
+    for (const name of [...Object.keys(bundle), 'favicon.svg']) writeFileSync(join(dir, `${name}.gz`), await zopfli.gzipAsync(readFileSync(join(dir, name)), { numiterations: 15 }));
   },
 };
 

@@ -75,3 +75,14 @@ test('once stopped, nothing is said any more', async () => {
   await asked[0]!.answer('late');
   assert.deepEqual([got, failed], [[], []]);
 });
+
+test('only a timer says that nothing changed but the time', async () => {
+  const asked: boolean[] = [];
+  const asker = new Asker<string>(async (_, __, again) => (asked.push(again), 'told'), () => {}, () => {});
+  await asker.ask('stats');
+  asker.again('stats');
+  await new Promise<void>((then) => setImmediate(then));
+  asker.changed('stats');
+  await new Promise<void>((then) => setImmediate(then));
+  assert.deepEqual(asked, [false, true, false]);
+});

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { once, timeLabels } from '../src/lib/axis';
 import { identity, refusedCallers } from '../src/lib/callers';
-import { limitInWords, mean, per, rate } from '../src/lib/format';
+import { limitInWords, mean, per, rate, sinceTime } from '../src/lib/format';
 import { isSecret, readRequest } from '../src/lib/request';
 import type { Cell, Decision, RuleExplanation } from '../src/lib/types';
 import { verdictOf } from '../src/lib/verdict';
@@ -86,4 +86,11 @@ test('a person who is refused by several rules is one caller', () => {
   const found = refusedCallers(decisions, () => ['ip', 'user']);
   assert.deepEqual(found.map(({ name, value, refused, rules }) => [name, value, refused, rules.join()]), [['user', 'u1', 4, 'per-user,login'], ['ip', '192.0.2.2', 1, 'login']]);
   assert.deepEqual(identity({ path: '/x' }, ['user']), null);
+});
+
+test('what began today has its time, and before that its day', () => {
+  const now = new Date(2026, 10, 19, 9, 0).getTime();
+  assert.equal(sinceTime(new Date(2026, 10, 19, 8, 6).getTime(), now), '08:06');
+  const yesterday = sinceTime(new Date(2026, 10, 18, 22, 6).getTime(), now);
+  assert.ok(yesterday.includes('18') && yesterday.endsWith(' 22:06'), yesterday);
 });

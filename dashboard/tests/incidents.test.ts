@@ -1,12 +1,13 @@
 // Alerts of one cause are one incident. Run with `npm test`.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { alertPlace, alertPlaceName, marksOf } from '../src/lib/alerts';
-import { incidentsOf } from '../src/lib/incidents';
+import { FIRST, incidentsOf } from '../src/lib/incidents';
 import type { Alert, Nodes, Rules } from '../src/lib/types';
 
-const alert = (kind: string, subject: string, since_s: number, more: Partial<Alert> = {}): Alert => ({ fingerprint: `${kind} ${subject} ${since_s}`, kind, subject, incident: /^(store_|fallback|breaker|overload)/.test(kind) ? 'store' : /spike/.test(kind) ? `traffic ${subject}` : 'rules', severity: 'warning', summary: `${kind} on ${subject}`, next: 'look', link: '', since_s, ended_s: null, silenced: false, ...more });
+const alert = (kind: string, subject: string, since_s: number, more: Partial<Alert> = {}): Alert => ({ fingerprint: `${kind} ${subject} ${since_s}`, kind, subject, incident: /^(store_|fallback|breaker|overload)/.test(kind) ? 'store' : kind === 'node_overload' ? 'load' : /spike/.test(kind) ? `traffic ${subject}` : 'rules', severity: 'warning', summary: `${kind} on ${subject}`, next: 'look', link: '', page: '', since_s, ended_s: null, silenced: false, ...more });
 const nodes = { nodes: ['one', 'two', 'three'].map((name) => ({ name })) } as Nodes;
 const rules = { rules: [{ name: 'login', on_store_failure: 'closed', coordination: 'exact', mode: 'enforce' }, { name: 'per-user', on_store_failure: 'local', coordination: 'exact', mode: 'enforce' }, { name: 'trial', on_store_failure: 'open', coordination: 'exact', mode: 'shadow' }] } as Rules;
 
@@ -53,10 +54,24 @@ test('nodes are counted by fields: one called like a word of a summary is not af
   assert.equal(slow!.title, 'The store is slow on 1 of 3 nodes');
 });
 
-test('an alert leads to its page, with a link of the configuration and without', () => {
-  const to = (kind: string, subject: string, link = '') => [alertPlace(alert(kind, subject, 0, { link })), alertPlaceName(alert(kind, subject, 0, { link }))];
+test('busy nodes are one incident, however many they are', () => {
+  const [one, ...more] = incidentsOf(['one', 'two', 'three'].map((node, at) => alert('node_overload', node, 10 + at)), nodes, rules);
+  assert.equal(more.length, 0);
+  assert.equal(one!.title, 'All cores are busy on 3 of 3 nodes');
+});
+
+test('every kind that nodes report has a place among the others', () => {
+  const known = readFileSync('../crates/tidegate-telemetry/src/alerts/kinds.rs', 'utf8');
+  const kinds = [...known.matchAll(/Kind::\w+ => "(\w+)"/g)].map((one) => one[1]!);
+  assert.ok(kinds.length >= 20);
+  assert.deepEqual(kinds.filter((kind) => !FIRST.includes(kind)), []);
+});
+
+test('an alert leads to its page; one of an earlier release has none, and its kind says where', () => {
+  const to = (kind: string, subject: string, page = '') => [alertPlace(alert(kind, subject, 0, { page })), alertPlaceName(alert(kind, subject, 0, { page }))];
+  assert.deepEqual(to('new_top_caller', 'api/per-user', '/keys?domain=api&key=user%3D%23b1f3c0de9a417d22'), ['#/keys?domain=api&key=user%3D%23b1f3c0de9a417d22', 'Open caller']);
   assert.deepEqual(to('store_down', 'redis:6379'), ['#/cluster', 'Open cluster']);
-  assert.deepEqual(to('store_down', 'redis:6379', 'https://gate.example/ops/#/cluster'), ['#/cluster', 'Open cluster']);
+  assert.deepEqual(to('store_down', 'redis:6379', '/cluster'), ['#/cluster', 'Open cluster']);
   assert.deepEqual(to('refusal_spike', 'api/a b/c'), ['#/rules/api/a%20b%2Fc', 'Open rule']);
   assert.deepEqual(to('reload_failed', 'one'), ['#/rules', 'Open rules']);
   assert.deepEqual(to('certificate_ends', 'one/http'), ['#/cluster', 'Open cluster']);

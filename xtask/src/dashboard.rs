@@ -51,12 +51,7 @@ fn npm(root: &Path, words: &[&str]) -> Result<(), Failure> {
 
 /// The files that only one of two folders has, or that differ.
 fn differing(one: &Path, other: &Path) -> io::Result<Vec<PathBuf>> {
-    // Packed files differ by the release of zlib that made them; a test compares them with what they pack.
-    let without_packed = |folder: &Path| -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
-        let is_packed = |name: &Path| name.extension().is_some_and(|extension| extension == "gz");
-        Ok(files(folder)?.into_iter().filter(|(name, _)| !is_packed(name)).collect())
-    };
-    let (one, other) = (without_packed(one)?, without_packed(other)?);
+    let (one, other) = (files(one)?, files(other)?);
     let names: std::collections::BTreeSet<&PathBuf> = one.keys().chain(other.keys()).collect();
     Ok(names.into_iter().filter(|name| one.get(*name) != other.get(*name)).cloned().collect())
 }

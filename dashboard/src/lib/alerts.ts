@@ -11,11 +11,10 @@ export const kindInWords = (kind: string) => {
 /** Kinds that are about a rule: their subject is its domain and name. */
 const OF_A_RULE = /^(traffic_|refusal_|new_top_caller|spread_caller|shadow_would|key_card)/;
 
-/** Where in this dashboard an alert is looked into: where its link leads that others are told, whatever stands before the page. */
-export function alertPlace(alert: Pick<Alert, 'kind' | 'subject' | 'link'>): string {
-  const at = alert.link.indexOf('#');
-  if (at >= 0) return alert.link.slice(at);
-  // Where the configuration has no address of this dashboard alerts carry no link; their kind says whose page it is.
+/** Where in this dashboard an alert is looked into. */
+export function alertPlace(alert: Pick<Alert, 'kind' | 'subject' | 'page'>): string {
+  if (alert.page) return `#${alert.page}`;
+  // One that a node of an earlier release reported has no page; its kind says whose it is.
   const [domain, ...rule] = alert.subject.split('/');
   if (OF_A_RULE.test(alert.kind) && domain && rule.length) return `#/rules/${encodeURIComponent(domain)}/${encodeURIComponent(rule.join('/'))}`;
   return OF_A_RULE.test(alert.kind) || alert.kind === 'reload_failed' ? '#/rules' : '#/cluster';

@@ -12,13 +12,13 @@ export class Asker<T> {
   #changed = false;
 
   constructor(
-    private readonly question: (about: string, signal: AbortSignal) => Promise<T>,
+    private readonly question: (about: string, signal: AbortSignal, again: boolean) => Promise<T>,
     private readonly got: (answer: T, about: string) => void,
     private readonly failed: (error: unknown) => void,
   ) {}
 
   /** Asks now. What is under way is dropped, and so is its answer. */
-  async ask(about: string): Promise<void> {
+  async ask(about: string, again = false): Promise<void> {
     this.stop();
     const abort = new AbortController();
     const pending = (this.#pending = { about, abort });
@@ -27,7 +27,7 @@ export class Asker<T> {
       timer = setTimeout(() => no(new NoAnswer()), LONGEST_ANSWER_MS);
     });
     try {
-      const answer = await Promise.race([this.question(about, abort.signal), late]);
+      const answer = await Promise.race([this.question(about, abort.signal, again), late]);
       if (this.#pending === pending) this.got(answer, about);
     } catch (error) {
       if (this.#pending === pending) this.failed(error);
@@ -39,9 +39,9 @@ export class Asker<T> {
     if (this.#changed) await this.ask(about);
   }
 
-  /** Asks as a timer does: not while the same is under way. */
+  /** Asks as a timer does: not while the same is under way, and says that nothing changed but the time. */
   again(about: string): void {
-    if (this.#pending?.about !== about) void this.ask(about);
+    if (this.#pending?.about !== about) void this.ask(about, true);
   }
 
   /** Asks because what it is about changed: once more behind the answer that is under way, however often it changes meanwhile. */

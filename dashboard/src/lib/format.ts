@@ -74,10 +74,22 @@ export function ago(at: string | number | null | undefined, now = Date.now()): s
 /** `20:35`. */
 export const clockTime = (at: string | number) => new Date(at).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', hour12: false });
 
+/** `22:06`; with its date where that is not today. */
+export function sinceTime(at: number, now = Date.now()): string {
+  const [then, today] = [new Date(at), new Date(now)];
+  const date = then.toDateString() === today.toDateString() ? '' : `${then.toLocaleDateString([], { day: 'numeric', month: 'short' })} `;
+  return date + clockTime(at);
+}
+
 export function moment(at: string | number | null | undefined): string {
   if (at === null || at === undefined) return 'never';
   return new Date(at).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
 }
+
+/** What people call the stores of counters. */
+const STORES: Record<string, string> = { memory: 'memory', redis: 'Redis', postgres: 'PostgreSQL', memcached: 'Memcached', dynamodb: 'DynamoDB' };
+
+export const storeName = (kind: string) => STORES[kind] ?? kind;
 
 const ALGORITHMS: Record<string, string> = {
   token_bucket: 'token bucket',

@@ -18,7 +18,7 @@ export interface Incident {
 }
 
 /** Of several alerts of one cause, the first of these names it. */
-const FIRST = ['store_down', 'breaker_open', 'overload', 'store_slow', 'fallback', 'store_evicts', 'store_memory', 'spent_evicted', 'key_cardinality', 'publish_failed', 'reload_failed', 'version_skew', 'refusal_spike', 'traffic_spike', 'traffic_drop', 'new_top_caller', 'spread_caller'];
+export const FIRST = ['store_down', 'breaker_open', 'overload', 'store_slow', 'fallback', 'store_evicts', 'store_memory', 'spent_evicted', 'key_cardinality', 'node_overload', 'publish_failed', 'reload_failed', 'version_skew', 'certificate_ends', 'refusal_spike', 'traffic_spike', 'traffic_drop', 'new_top_caller', 'spread_caller', 'shadow_would_refuse'];
 
 const TITLES: Record<string, string> = {
   store_down: 'The store does not answer',
@@ -28,6 +28,7 @@ const TITLES: Record<string, string> = {
   fallback: 'Nodes decide without the store',
   store_evicts: 'The store evicts counters',
   store_memory: 'The store runs out of memory',
+  node_overload: 'All cores are busy',
   publish_failed: 'Rules cannot be published',
   reload_failed: 'Rules cannot be loaded',
   version_skew: 'Nodes run different rules',
@@ -53,7 +54,7 @@ function policies(rules: Rules | null): string[] {
 }
 
 /** Kinds whose subject is the node that they are of. */
-const OF_A_NODE = ['fallback', 'overload', 'store_slow', 'spent_evicted', 'reload_failed', 'publish_failed'];
+const OF_A_NODE = ['fallback', 'overload', 'node_overload', 'store_slow', 'spent_evicted', 'reload_failed', 'publish_failed'];
 /** Kinds whose subject is a part of the store: which nodes miss it, their health says. */
 const OF_THE_STORE = ['store_down', 'breaker_open'];
 

@@ -37,3 +37,9 @@ export function against(now: number | null, before: number | null): string | nul
 
 /** The tier of a limit as replays and suggestions call it: `sliding_window/1h of pro`. */
 export const tierOf = (limit: { limit: string }) => / of (.+)$/.exec(limit.limit)?.[1] ?? '';
+
+/**
+ * Whether traffic of this length cannot show what a limit does: its window, or the time in which a bucket fills, is longer, and nobody has
+ * asked for more than it allows yet.
+ */
+export const unjudged = (limit: { window_us: number | null; quota: number; peaks: { value: number }[] }, recordedMs: number) => limit.window_us !== null && limit.window_us / 1000 > recordedMs && !limit.peaks.some((peak) => peak.value > limit.quota);

@@ -95,10 +95,12 @@ export class Live<T> {
   error = $state<ApiError | null>(null);
   loading = $state(true);
   #path: () => string | null;
+  #everySeconds = 5;
   /** The path that `data` is the answer to. */
   #shown: string | null = null;
   #asker = new Asker<T>(
-    (path, signal) => get<T>(path, signal),
+    // What is asked again may be as old as the time between: so ten screens cost the fleet one question.
+    (path, signal, again) => get<T>(path, signal, again ? this.#everySeconds : undefined),
     (answer, path) => {
       this.data = answer;
       this.#shown = path;
@@ -114,6 +116,7 @@ export class Live<T> {
   /** Call while a component is set up: it ends with the component. */
   constructor(path: () => string | null, everySeconds = 5, on: string[] = []) {
     this.#path = path;
+    this.#everySeconds = everySeconds;
     $effect(() => {
       // Another range or rule: what is shown stays, dimmed, until the answer comes.
       if (this.#path() !== this.#shown) this.loading = true;

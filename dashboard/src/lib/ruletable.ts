@@ -9,6 +9,8 @@ export interface Row {
   /** Checks in the range, and how many of them were refused, or would have been by a shadow rule. */
   checks: number;
   refused: number;
+  /** Steps of the range of which something is known. */
+  known: number;
   changed: Version | undefined;
 }
 
@@ -26,7 +28,7 @@ export interface Wanted {
 export function rowOf(rule: Rule, series: Series | undefined, changed: Version | undefined): Row {
   const passed = sum(series?.allowed);
   const refused = rule.mode === 'shadow' ? sum(series?.shadow_refused) : sum(series?.refused);
-  return { rule, series, checks: passed + refused, refused, changed };
+  return { rule, series, checks: passed + refused, refused, known: (series?.allowed ?? []).filter((value) => value !== null).length, changed };
 }
 
 export const share = (row: Row) => (row.checks > 0 ? row.refused / row.checks : 0);
@@ -34,7 +36,8 @@ export const share = (row: Row) => (row.checks > 0 ? row.refused / row.checks : 
 const IS: Record<string, (row: Row) => boolean> = {
   refusing: (row) => row.rule.mode !== 'shadow' && row.refused > 0,
   shadow: (row) => row.rule.mode === 'shadow',
-  idle: (row) => row.checks === 0,
+  // Of a rule that nobody told of nothing is known; one without a series was not checked.
+  idle: (row) => row.checks === 0 && (row.known > 0 || !row.series),
   off: (row) => row.rule.enabled === false,
 };
 

@@ -17,9 +17,10 @@ use tidegate_rulestore::Role;
 
 use super::body::Query;
 use super::caller::Caller;
+use super::fresh::Fresh;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{ControlPlane, NodeAnswer, Question, SHARED_FOR};
+use crate::control::{ControlPlane, NodeAnswer, Question};
 
 /// The default and the largest number of results.
 const USUAL: usize = 100;
@@ -60,13 +61,13 @@ pub(crate) fn log_of(control: &ControlPlane) -> Answer<&Arc<DecisionLog>> {
 pub(crate) async fn search(
     State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
+    fresh: Fresh,
     Query(wanted): Query<DecisionsQuery>,
 ) -> Answer<Json<Value>> {
     let log = log_of(&control)?;
     let now = control.clock.now();
-    // Spans go back from the last even second: who asks the same a moment later shares the fleet's answer.
-    let shared_us = u64::try_from(SHARED_FOR.as_micros()).unwrap_or(1);
-    let back_from = Timestamp::from_micros(now.as_micros() / shared_us * shared_us);
+    // Spans go back from an even time: who asks the same a moment later shares the fleet's answer.
+    let back_from = Timestamp::from_micros(fresh.even_us(now.as_micros()));
     let moment = |text: &Option<String>, field| match text {
         Some(text) => when::moment_or_back(text, back_from, field).map(|at| Some(at.as_micros())),
         None => Ok(None),
@@ -77,7 +78,7 @@ pub(crate) async fn search(
             .hint("spans go back from now: from=1h and to=15m is what was between them"));
     }
     let steps = match &wanted.step {
-        Some(step) => Some(steps(step, from_us, to_us.unwrap_or(back_from.as_micros() + shared_us))?),
+        Some(step) => Some(steps(step, from_us, to_us.unwrap_or(back_from.as_micros() + fresh.us()))?),
         None => None,
     };
     let attributes = attributes(wanted.key.as_deref())?;
@@ -99,8 +100,8 @@ pub(crate) async fn search(
     };
     let most = search.most;
     let unknown = unknown_name(&control, &search);
-    let gathered =
-        control.questions.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
+    let question = Question::Decisions { search: search.hidden(log.names()) };
+    let gathered = control.questions.gather(log, question, fresh.shared()).await;
     let (mut found, mut nodes) = (Vec::new(), Vec::new());
     let (mut matched, mut represents, mut oldest, mut cut) = (0, 0, None, false);
     let mut counted = vec![[0_u64; 2]; steps.map_or(0, |steps| steps.number)];
@@ -234,6 +235,7 @@ pub(crate) fn mask(key: &mut [(String, String)], log: &DecisionLog, caller: &Cal
 pub(crate) async fn top(
     State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
+    fresh: Fresh,
     Query(wanted): Query<TopQuery>,
 ) -> Answer<Json<Value>> {
     let log = log_of(&control)?;
@@ -245,7 +247,7 @@ pub(crate) async fn top(
     };
     let most = wanted.limit.unwrap_or(10).min(MOST);
     let (domain, rule) = (wanted.domain, wanted.rule);
-    let gathered = control.questions.gather(log, Question::Top { domain, rule, by }).await;
+    let gathered = control.questions.gather(log, Question::Top { domain, rule, by }, fresh.shared()).await;
     let nodes: Vec<&String> = gathered.answers.iter().map(|(node, _)| node).collect();
     let mut of_rule: BTreeMap<(String, String), Vec<Top>> = BTreeMap::new();
     for (_, answer) in &gathered.answers {

@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 use tidegate_decisions::SideCallers;
 
 use super::decisions::log_of;
+use super::fresh::Fresh;
 use super::problem::{Answer, Problem};
 use crate::control::{ControlPlane, NodeAnswer, Question};
 
 pub(crate) async fn callers(
     State(control): State<Arc<ControlPlane>>,
+    fresh: Fresh,
     Path((domain, rule)): Path<(String, String)>,
 ) -> Answer<Json<Value>> {
     let log = log_of(&control)?;
@@ -24,7 +26,7 @@ pub(crate) async fn callers(
             Problem::not_found(text).hint("`GET /admin/v1/rules` lists the rules, and which have one")
         );
     }
-    let gathered = control.questions.gather(log, Question::Sides { domain, rule }).await;
+    let gathered = control.questions.gather(log, Question::Sides { domain, rule }, fresh.shared()).await;
     let nodes: Vec<&String> = gathered.answers.iter().map(|(node, _)| node).collect();
     let mut sides = ["control", "experiment"].map(|variant| (variant, SideCallers::default()));
     let told = gathered.answers.iter().filter_map(|(_, answer)| match answer {

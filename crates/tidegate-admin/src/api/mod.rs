@@ -11,6 +11,7 @@ mod decisions;
 mod events;
 mod experiment;
 mod explain;
+mod fresh;
 mod guard;
 mod keys;
 mod overrides;

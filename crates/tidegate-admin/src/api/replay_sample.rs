@@ -28,7 +28,7 @@ use super::pieces::in_pieces;
 use super::problem::{Answer, Problem};
 use super::unhash::{Literals, hashed};
 use super::when;
-use crate::control::{Base, ControlPlane, NodeAnswer, Question, UnansweredNode, compile_while};
+use crate::control::{Base, ControlPlane, NodeAnswer, Question, SHARED_FOR, UnansweredNode, compile_while};
 use crate::jobs::{self, Job};
 
 /// The proposal: a whole set of documents; or the new text of one rule.
@@ -114,7 +114,7 @@ pub(super) struct Sample {
 }
 
 pub(super) async fn sample(control: &ControlPlane, log: &Arc<DecisionLog>, domain: Option<String>) -> Sample {
-    let gathered = control.questions.gather(log, Question::Sample { domain }).await;
+    let gathered = control.questions.gather(log, Question::Sample { domain }, SHARED_FOR).await;
     let (mut lines, mut since, mut nodes) = (Vec::new(), 0, Vec::new());
     for (node, answer) in gathered.answers {
         let NodeAnswer::Sample { lines: own, since_us } = answer else { continue };

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate_core::Micros;
-use tidegate_rules::{Coordination, OnStoreFailure, Rule, RuleSet, Timestamp, outline};
+use tidegate_rules::{Coordination, OnStoreFailure, Rule, RuleSet, outline};
 use tidegate_rulestore::{Document, DocumentSet, EditError, put_rule, remove_rule};
 
 use super::body::{Body, Path};
@@ -19,8 +19,7 @@ use super::problem::{Answer, Problem};
 use super::publish::{
     Wanted, can_edit, diff_of, documents, editable, etag, lines_of, list, lost_counters, made_on, publish,
 };
-use super::when;
-use crate::control::{Base, ControlPlane, RuleSource, Timeline, compile_while};
+use crate::control::{Base, ControlPlane, RuleSource, compile_while};
 use crate::jobs::{self, CallerLeft, Job};
 
 #[derive(Deserialize)]
@@ -149,7 +148,6 @@ pub(crate) async fn one(
         "rule": rule,
         "experiment": compared.as_ref().map(|compared| compared.sides.iter().map(side_in_short).collect::<Vec<_>>()),
         "experiment_of": compared.as_ref().map(|compared| compared.of),
-        "experiment_timeline": compared.and_then(|compared| compared.timeline).as_ref().map(timeline),
     });
     // One rule is short.
     Ok(([etag(version)], in_pieces(&body, &Job::default())).into_response())
@@ -158,18 +156,6 @@ pub(crate) async fn one(
 fn side_in_short((variant, counts): &(&'static str, [u64; 3])) -> Value {
     let [allowed, refused, shadow_refused] = counts;
     json!({ "variant": variant, "allowed": allowed, "refused": refused, "shadow_refused": shadow_refused })
-}
-
-fn timeline(made: &Timeline) -> Value {
-    let column = |steps: &[Option<[u64; 3]>], of: fn(&[u64; 3]) -> u64| {
-        steps.iter().map(|step| step.as_ref().map(of)).collect::<Vec<_>>()
-    };
-    let side = |(variant, steps): &(&'static str, Vec<_>)| {
-        let (allowed, refused) = (column(steps, |one| one[0]), column(steps, |one| one[1] + one[2]));
-        json!({ "variant": variant, "allowed": allowed, "refused": refused })
-    };
-    let from = when::text(Timestamp::from_micros(made.from_s * 1_000_000));
-    json!({ "from": from, "step_s": made.step_s, "sides": made.sides.iter().map(side).collect::<Vec<_>>() })
 }
 
 pub(crate) async fn put_one(

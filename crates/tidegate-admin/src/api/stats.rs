@@ -11,7 +11,7 @@ use tidegate_rules::Timestamp;
 use super::body::Query;
 use super::problem::{Answer, Problem};
 use super::{versions, when};
-use crate::control::{ControlPlane, Latencies, Series, Unknown, Window, merged};
+use crate::control::{ControlPlane, Latencies, Series, Unknown, Window, is_others, merged, sides};
 
 /// The default range.
 const USUAL_S: u64 = 900;
@@ -42,6 +42,7 @@ pub(crate) async fn stats(
         wanted.domain.as_ref().is_none_or(|wanted| wanted == domain)
             && wanted.rule.as_ref().is_none_or(|wanted| wanted == rule)
     };
+    let fits = |name: &(String, String)| is_others(name) || fits(name);
     let own = {
         let history = control.history.lock();
         (history.series(window, fits), history.latencies(window))
@@ -51,6 +52,10 @@ pub(crate) async fn stats(
     // If the fleet cannot be asked, this node's own history is better than none.
     let nodes =
         if fleets.is_some() { control.limiter.remote_stats().map_or(1, |stats| stats.fleet) } else { 1 };
+    let sides = match (&fleets, &wanted.domain, &wanted.rule) {
+        (Some(read), Some(domain), Some(rule)) => sides(window, read.read_s, &read.chunks, (domain, rule)),
+        _ => Vec::new(),
+    };
     let ((mut series, latencies), unknown) = match fleets {
         Some(read) => merged(window, read.read_s, &read.chunks, own, fits),
         // Without a shared store, this node is the whole fleet.
@@ -64,11 +69,18 @@ pub(crate) async fn stats(
         }
     };
     let requests: Vec<Series> = series.extract_if(.., |one| one.is_of_requests()).collect();
-    let (mut total, rules) = (Series::total(&series), series.len());
-    if wanted.rule.is_none() {
+    let all_rules = Series::total(&series);
+    // They are no rule that anybody can open.
+    let others: Vec<Series> = series.extract_if(.., |one| is_others(&one.key())).collect();
+    let rules = series.len();
+    let total = match (&wanted.domain, &wanted.rule) {
+        (_, Some(_)) => Series::total(&series),
         // Requests, each counted once; a request that matches five rules is in five of their series.
-        total = Series { shadow_refused: total.shadow_refused, ..Series::total(&requests) };
-    }
+        (Some(_), None) => {
+            Series { shadow_refused: Series::total(&series).shadow_refused, ..Series::total(&requests) }
+        }
+        (None, None) => Series { shadow_refused: all_rules.shadow_refused, ..Series::total(&requests) },
+    };
     if let Some(most) = wanted.most {
         series.sort_by(|one, other| other.refusals().total_cmp(&one.refusals()));
         series.truncate(most);
@@ -82,6 +94,8 @@ pub(crate) async fn stats(
         "series": series,
         "total": total,
         "rules": rules,
+        "others": others.first(),
+        "sides": sides,
         "decision_p50_us": column(|one| one.decision_p50_us),
         "decision_p99_us": column(|one| one.decision_p99_us),
         "store_p50_us": column(|one| one.store_p50_us),

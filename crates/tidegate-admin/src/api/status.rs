@@ -13,17 +13,18 @@ use tidegate_rulestore::{AUDIT_ACTIONS, AuditFilter};
 
 use super::body::{Body, Query};
 use super::caller::Caller;
+use super::fresh::Fresh;
 use super::problem::{Answer, Problem};
 use super::publish::check_reason;
 use super::when;
-use crate::control::{ControlPlane, NodeStatus, RuleSource, why_missing};
+use crate::control::{ControlPlane, NodeStatus, RuleSource, SHARED_FOR, why_missing};
 
 const USUAL: u32 = 100;
 const MOST: u32 = 1_000;
 
-pub(crate) async fn nodes(State(control): State<Arc<ControlPlane>>) -> Answer<Json<Value>> {
+pub(crate) async fn nodes(State(control): State<Arc<ControlPlane>>, fresh: Fresh) -> Answer<Json<Value>> {
     let own = control.note();
-    let found = control.fleet.known_nodes().await;
+    let found = control.known_nodes(fresh.0).await;
     let mut warnings = Vec::new();
     let are_known = found.is_ok();
     let mut notes = match found {
@@ -31,8 +32,8 @@ pub(crate) async fn nodes(State(control): State<Arc<ControlPlane>>) -> Answer<Js
             control.identity.last_nodes.lock().clone_from(&notes);
             notes
         }
-        Err(error) => {
-            warnings.push(format!("the other nodes are unknown: {error}"));
+        Err(why) => {
+            warnings.push(format!("the other nodes are unknown: {why}"));
             control.identity.last_nodes.lock().clone()
         }
     };
@@ -208,10 +209,10 @@ pub(crate) async fn stores(State(control): State<Arc<ControlPlane>>) -> Json<Val
 async fn capacity(control: &ControlPlane, usage: &StoreUsage) -> Value {
     let Some(cost) = control.store_cost() else { return Value::Null };
     let free = usage.most_bytes.saturating_sub(usage.bytes);
-    let heard = async { control.fleet.nodes().await.unwrap_or_else(|_| vec![control.note()]) };
-    let nodes = control.recent_nodes.get((), heard).await;
+    let nodes = control.known_nodes(SHARED_FOR).await.unwrap_or_else(|_| vec![control.note()]);
+    let alive = nodes.iter().filter(|node| !node.lost);
     // An empty sum of floats is minus zero.
-    let requests_per_s = nodes.iter().fold(0.0, |sum, node| sum + node.allowed_per_s + node.refused_per_s);
+    let requests_per_s = alive.fold(0.0, |sum, node| sum + node.allowed_per_s + node.refused_per_s);
     // Each server decides on one core.
     let servers = control.limiter.nodes().len().max(1) as f64;
     let most_per_s = (cost.us_per_request > 0.0).then(|| (servers * 1e6 / cost.us_per_request).floor());

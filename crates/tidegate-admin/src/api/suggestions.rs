@@ -14,11 +14,12 @@ use tidegate_rulestore::put_rule;
 use super::body::{Body, Query};
 use super::caller::Caller;
 use super::decisions::{log_of, mask};
+use super::fresh::Fresh;
 use super::problem::{Answer, Problem};
 use super::publish::{Wanted, documents, editable, publish};
 use super::replay_sample::{Touched, touched};
 use super::when;
-use crate::control::{ControlPlane, Enforced, JoinedDemand, worthy};
+use crate::control::{ControlPlane, Enforced, JoinedDemand, SHARED_FOR, worthy};
 
 /// The number of callers above a suggested limit that are named.
 const NAMED: usize = 5;
@@ -62,11 +63,12 @@ struct Above {
 pub(crate) async fn suggestions(
     State(control): State<Arc<ControlPlane>>,
     Extension(caller): Extension<Caller>,
+    fresh: Fresh,
     Query(wanted): Query<SuggestionsQuery>,
 ) -> Answer<Json<Value>> {
     let log = log_of(&control)?;
     let JoinedDemand { limits, nodes, missing } =
-        control.questions.demand(log, wanted.domain, wanted.rule).await;
+        control.questions.demand(log, wanted.domain, wanted.rule, fresh.shared()).await;
     let snapshot = control.limiter.snapshot();
     let waits = control.autopilot_waits.lock().clone();
     let mut rules: Vec<Value> = Vec::new();
@@ -166,7 +168,8 @@ pub(crate) async fn make_shadow(
         Some(0) => return Err(Problem::field("value", "a limit is 1 or more")),
         Some(value) => value,
         None => {
-            let demand = control.questions.demand(log, Some(domain.clone()), Some(rule.clone())).await;
+            let demand =
+                control.questions.demand(log, Some(domain.clone()), Some(rule.clone()), SHARED_FOR).await;
             let seen = demand.limits.iter().find(|seen| seen.limit == name);
             let enforced = |seen: &LimitDemand| Enforced::of(known.mode(), seen.quota);
             let suggested = seen.map(|seen| worthy(seen, enforced(seen), LEAST_CONFIDENCE, 0));

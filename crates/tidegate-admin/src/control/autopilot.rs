@@ -14,7 +14,7 @@ use tidegate_rules::{Autopilot, Mode, Timestamp, with_limit};
 use tidegate_rulestore::{Actor, Error, Publication, PublishError, Role, RuleStore};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{ControlPlane, Enforced, RuleSource, compile, worthy};
+use super::{ControlPlane, Enforced, RuleSource, SHARED_FOR, compile, worthy};
 use crate::low_priority::polled_at_low_priority;
 
 /// How often rules are checked for a due step.
@@ -204,7 +204,8 @@ impl ControlPlane {
             version.author == AUTHOR && version.reason.starts_with(&reason)
         };
         let last_step = versions.iter().find(own).map(|version| version.at);
-        let demand = self.questions.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
+        let demand =
+            self.questions.demand(log, Some(one.domain.clone()), Some(one.rule.clone()), SHARED_FOR).await;
         // Last, because the other nodes may have taken seconds to answer the questions above.
         let alert = self.fleets_alert().await;
         let known = StepInput {

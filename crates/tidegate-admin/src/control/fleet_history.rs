@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::merged::{HistoryChunk, Resolution};
-use super::{ControlPlane, SharedAnswers};
+use super::{ControlPlane, SHARED_FOR, SharedAnswers};
 
 /// What was read a moment ago.
 pub(crate) type FleetHistory = SharedAnswers<(Resolution, RangeInclusive<u64>), Option<ReadHistory>>;
@@ -31,6 +31,6 @@ impl ControlPlane {
             let chunks = self.fleet.history(of, numbers.clone()).await.ok()?;
             Some(ReadHistory { chunks: Arc::new(chunks), read_s })
         };
-        self.fleet_history.get((of, numbers.clone()), read).await
+        self.fleet_history.get((of, numbers.clone()), SHARED_FOR, read).await
     }
 }

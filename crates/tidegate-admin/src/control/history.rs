@@ -110,6 +110,10 @@ impl Series {
 }
 
 impl Series {
+    pub(crate) fn key(&self) -> SeriesKey {
+        (self.domain.clone(), self.rule.clone())
+    }
+
     /// Whether this is a domain's requests, not a rule's checks.
     pub(crate) fn is_of_requests(&self) -> bool {
         self.rule.is_empty()

@@ -5,9 +5,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::fleet::NodeStatus;
 use super::history::{Latencies, Series, SeriesKey, Window};
 use super::slots::{self, Slot, Together};
+use serde::Serialize;
 use tidegate_metrics::{ExperimentSide, Reading, Totals};
+use tidegate_rules::Variant;
 
 /// Slots of one chunk: a minute's seconds, or an hour's minutes.
 pub(crate) const SLOTS: u64 = 60;
@@ -45,12 +48,22 @@ pub struct HistoryChunk {
 
 /// The row that counts reporting nodes.
 pub(super) const NODES: &str = "n";
+/// The row of the nodes that the others miss, in thousandths: each that reports tells its share, so that the sum is of all.
+const MISSED: &str = "m";
+const THOUSANDTHS: u64 = 1_000;
 const DECISION_TIMES: &str = "d";
 const STORE_TIMES: &str = "s";
 const RULE: char = 'r';
 const REQUESTS: char = 'q';
 const EXPERIMENT: char = 'e';
 const BETWEEN: char = '\0';
+/// The row of the rules that a node does not report by name, which is that of a rule called so of no domain.
+const OTHERS: &str = "r\0others";
+
+/// Whether this is the rules that share one series.
+pub(crate) fn is_others((domain, rule): &SeriesKey) -> bool {
+    domain.is_empty() && rule == "others"
+}
 
 /// The domain and name of the rule in row `name`.
 pub(super) fn rule_of(name: &str) -> Option<(&str, &str)> {
@@ -75,6 +88,7 @@ fn series_of(row: &str) -> Option<SeriesKey> {
 pub(crate) fn rows_of(
     series: &[(SeriesKey, Totals)],
     (decisions, store): (&Reading, &Reading),
+    missed: Missed,
 ) -> Vec<HistoryRow> {
     let (requests, mut rules): (Vec<_>, Vec<_>) = series.iter().partition(|(name, _)| name.1.is_empty());
     rules.sort_by_key(|(_, totals)| {
@@ -99,7 +113,29 @@ pub(crate) fn rows_of(
         }
     }
     rows.push(HistoryRow { name: NODES.to_owned(), counts: vec![1] });
+    if missed.nodes > 0 {
+        let share = missed.nodes * THOUSANDTHS / missed.by.max(1);
+        rows.push(HistoryRow { name: MISSED.to_owned(), counts: vec![small(share)] });
+    }
     rows
+}
+
+/// Nodes that were lost and did not leave, and how many others say so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Missed {
+    pub(crate) nodes: u64,
+    pub(crate) by: u64,
+}
+
+impl Missed {
+    /// By what is known of all nodes. One that has started since took the place of one that was lost before.
+    pub(crate) fn of(notes: &[NodeStatus], now_us: u64) -> Self {
+        let (lost, alive): (Vec<&NodeStatus>, Vec<&NodeStatus>) = notes.iter().partition(|note| note.lost);
+        let lost_since = |note: &NodeStatus| now_us.saturating_sub(note.last_seen_ms * 1_000);
+        let first_us = lost.iter().map(|note| lost_since(note)).min().unwrap_or(now_us);
+        let started = alive.iter().filter(|note| note.started_us > first_us).count();
+        Missed { nodes: lost.len().saturating_sub(started) as u64, by: alive.len() as u64 }
+    }
 }
 
 /// A node's rows of experiments for the last second.
@@ -167,11 +203,7 @@ pub(crate) fn merged(
     own: Shown,
     wanted: impl Fn(&SeriesKey) -> bool,
 ) -> (Shown, Unknown) {
-    let fleet = Merged {
-        chunks: chunks.iter().map(|chunk| (chunk.number, &chunk.rows)).collect(),
-        unit_s: if window.fine() { 1 } else { SLOTS },
-        now_s,
-    };
+    let fleet = Merged::of(window, now_s, chunks);
     let (own_series, own_latencies) = own;
     let mut of_node: BTreeMap<SeriesKey, Series> =
         own_series.into_iter().map(|series| ((series.domain.clone(), series.rule.clone()), series)).collect();
@@ -179,8 +211,7 @@ pub(crate) fn merged(
         let empty = || Series::empty(&name, window);
         of_node.entry(name.clone()).or_insert_with(empty);
     }
-    let slots = fleet.slots(window);
-    let steps: Vec<Step> = window.steps().map(|start| fleet.step(&slots, window, start)).collect();
+    let steps = fleet.steps(window);
     let series = of_node
         .into_iter()
         .filter(|(name, _)| wanted(name))
@@ -206,6 +237,8 @@ enum Step {
         weights: Vec<(u64, f64)>,
         /// Whether a node told nothing of some of them.
         incomplete: bool,
+        /// Whether a node had more rules than it reports by name: what is not told of a rule is unknown then, not zero.
+        others: bool,
     },
     NotYet,
     /// Nobody of a fleet was heard.
@@ -219,7 +252,57 @@ struct MergedSlots {
     known: Vec<Slot>,
 }
 
-impl Merged<'_> {
+/// What one side of an experiment did, as rates per second. What it would have refused in shadow counts as refused.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Side {
+    variant: &'static str,
+    allowed: Vec<Option<f64>>,
+    refused: Vec<Option<f64>>,
+}
+
+/// What the sides of a rule's experiment did over a window; none where the fleet counted neither.
+pub(crate) fn sides(
+    window: Window,
+    now_s: u64,
+    chunks: &[HistoryChunk],
+    (domain, rule): (&str, &str),
+) -> Vec<Side> {
+    let fleet = Merged::of(window, now_s, chunks);
+    let steps = fleet.steps(window);
+    let rows = [Variant::Control, Variant::Experiment]
+        .map(|variant| (variant.name(), experiment_row_name(domain, rule, variant.name())));
+    if !rows.iter().any(|(_, row)| chunks.iter().any(|chunk| chunk.rows.contains_key(row))) {
+        return Vec::new();
+    }
+    let side = |(variant, row): &(&'static str, String)| {
+        let rates = |step: &Step| match step {
+            Step::Told { weights, .. } => Some(fleet.rates(row, weights)),
+            Step::NotYet | Step::Gap | Step::Own => None,
+        };
+        let rates: Vec<Option<Vec<f64>>> = steps.iter().map(rates).collect();
+        let column = |places: std::ops::Range<usize>| {
+            let sum = |rates: &Vec<f64>| places.clone().filter_map(|place| rates.get(place)).sum();
+            rates.iter().map(|rates| rates.as_ref().map(sum)).collect()
+        };
+        Side { variant, allowed: column(0..1), refused: column(1..3) }
+    };
+    rows.iter().map(side).collect()
+}
+
+impl<'c> Merged<'c> {
+    fn of(window: Window, now_s: u64, chunks: &'c [HistoryChunk]) -> Self {
+        Merged {
+            chunks: chunks.iter().map(|chunk| (chunk.number, &chunk.rows)).collect(),
+            unit_s: if window.fine() { 1 } else { SLOTS },
+            now_s,
+        }
+    }
+
+    fn steps(&self, window: Window) -> Vec<Step> {
+        let slots = self.slots(window);
+        window.steps().map(|start| self.step(&slots, window, start)).collect()
+    }
+
     fn names(&self) -> Vec<SeriesKey> {
         let rows = self.chunks.values().flat_map(|rows| rows.keys());
         let mut names: Vec<SeriesKey> = rows.filter_map(|row| series_of(row)).collect();
@@ -232,10 +315,14 @@ impl Merged<'_> {
     fn slots(&self, window: Window) -> MergedSlots {
         let chunks = window.chunks().1;
         let (first, end) = (chunks.start() * SLOTS, (chunks.end() + 1) * SLOTS);
-        let seconds_of = |number| self.counts(NODES, number).map_or(0, |nodes| u64::from(nodes[0]));
-        let told: Vec<u64> = (first..end).map(seconds_of).collect();
+        let sum_of = |row: &str| -> Vec<u64> {
+            let sum = |number| self.counts(row, number).map_or(0, |counts| u64::from(counts[0]));
+            (first..end).map(sum).collect()
+        };
+        let told = sum_of(NODES);
+        let missed: Vec<u64> = sum_of(MISSED).into_iter().map(|sum| sum.div_ceil(THOUSANDTHS)).collect();
         let open = (self.now_s.saturating_sub(SETTLED_AFTER_S) / self.unit_s).clamp(first, end) - first;
-        MergedSlots { first, known: slots::slots(&told, self.unit_s, open as usize) }
+        MergedSlots { first, known: slots::slots(&told, &missed, self.unit_s, open as usize) }
     }
 
     fn step(&self, slots: &MergedSlots, window: Window, start: u64) -> Step {
@@ -249,10 +336,11 @@ impl Merged<'_> {
             (true, true) => Step::NotYet,
             (true, false) if known.contains(&Slot::Gap) => Step::Gap,
             (true, false) => Step::Own,
-            (false, _) => Step::Told {
-                weights: weights(slots.first, &whole),
-                incomplete: whole.iter().any(|of| of.incomplete),
-            },
+            (false, _) => {
+                let weights = weights(slots.first, &whole);
+                let others = self.sums(OTHERS, &weights).iter().any(|count| *count > 0);
+                Step::Told { weights, incomplete: whole.iter().any(|of| of.incomplete), others }
+            }
         }
     }
 
@@ -287,6 +375,8 @@ impl Merged<'_> {
 
     fn series(&self, steps: &[Step], row: &str, own: Series) -> Series {
         let mut series = own;
+        // Requests, and the sum of the others, are always told.
+        let series_is_whole = series.is_of_requests() || row == OTHERS;
         let mut columns = [
             &mut series.allowed,
             &mut series.refused,
@@ -296,7 +386,11 @@ impl Merged<'_> {
         ];
         for (step, at) in steps.iter().zip(0..) {
             let rates = match step {
-                Step::Told { weights, .. } => Some(self.rates(row, weights)),
+                Step::Told { weights, others, .. } => {
+                    let rates = self.rates(row, weights);
+                    let is_told = rates.iter().any(|rate| *rate > 0.0);
+                    (is_told || !others || series_is_whole).then_some(rates)
+                }
                 Step::NotYet | Step::Gap => None,
                 Step::Own => continue,
             };
@@ -360,7 +454,8 @@ mod tests {
 
     fn rows(allowed: u64, times: &[u64]) -> Vec<HistoryRow> {
         let reading = Reading::of_counts(times);
-        rows_of(&[(rule(), Totals { allowed, ..Totals::default() })], (&reading, &Reading::default()))
+        let added = [(rule(), Totals { allowed, ..Totals::default() })];
+        rows_of(&added, (&reading, &Reading::default()), Missed::default())
     }
 
     fn window() -> Window {
@@ -417,9 +512,89 @@ mod tests {
             .map(|number| (("api".into(), format!("{number}")), Totals { allowed: 1, ..Totals::default() }))
             .collect();
         let none = Reading::default();
-        let rows = rows_of(&many, (&none, &none));
+        let rows = rows_of(&many, (&none, &none), Missed::default());
         assert_eq!(rows.len(), MOST_REPORTED + 2, "the others, and that a node told");
-        let others = rows.iter().find(|row| row.name == "r\0others").unwrap();
+        let others = rows.iter().find(|row| row.name == OTHERS).unwrap();
         assert_eq!(others.counts, [5, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_a_node_with_too_many_rules_does_not_tell_of_one_is_unknown_and_not_zero() {
+        let none = Reading::default();
+        let busy = |allowed| (rule(), Totals { allowed, ..Totals::default() });
+        let others: Vec<(SeriesKey, Totals)> = (0..MOST_REPORTED)
+            .map(|number| (("api".into(), format!("{number}")), Totals { allowed: 5, ..Totals::default() }))
+            .collect();
+        let rows = |own: Option<(SeriesKey, Totals)>, others: &[(SeriesKey, Totals)]| {
+            let series: Vec<_> = own.into_iter().chain(others.iter().cloned()).collect();
+            rows_of(&series, (&none, &none), Missed::default())
+        };
+        // Among the busiest, then not, then in a second in which all were told.
+        let told = [rows(Some(busy(9)), &others), rows(Some(busy(1)), &others), rows(None, &others[..3])];
+        let chunk = chunk(&[(0, &told[0]), (1, &told[1]), (2, &told[2])]);
+        let own = (Vec::new(), vec![Latencies::default(); 4]);
+        let ((series, _), _) = merged(window(), START + 100, &[chunk], own, |name| *name == rule());
+        assert_eq!(series[0].allowed[..3], [Some(9.0), None, Some(0.0)]);
+    }
+
+    #[test]
+    fn the_sides_of_an_experiment_are_on_the_steps_of_the_range() {
+        let side = |counts: &[u32]| HistoryRow {
+            name: experiment_row_name("api", "per-user", "experiment"),
+            counts: counts.to_vec(),
+        };
+        let all = rows(10, &[]);
+        let (first, third) =
+            ([all.clone(), vec![side(&[4, 2, 1])]].concat(), [all, vec![side(&[1, 0, 0])]].concat());
+        let chunk = chunk(&[(0, &first), (2, &third)]);
+        let of = |rule| sides(window(), START + 100, std::slice::from_ref(&chunk), ("api", rule));
+        let [control, tried] = &of("per-user")[..] else { panic!("two sides") };
+        assert_eq!((tried.allowed[0], tried.refused[0], tried.allowed[1]), (Some(4.0), Some(3.0), None));
+        assert_eq!((control.allowed[2], tried.allowed[2]), (Some(0.0), Some(1.0)));
+        assert_eq!(of("another"), []);
+    }
+
+    #[test]
+    fn nodes_that_were_lost_are_missed_until_others_take_their_place() {
+        let note = |lost, started_us, last_seen_ms| NodeStatus {
+            lost,
+            started_us,
+            last_seen_ms,
+            ..NodeStatus::default()
+        };
+        let now_us = 1_000_000_000;
+        let two = [note(false, 1, 0), note(false, 2, 0)];
+        assert_eq!(Missed::of(&two, now_us), Missed { nodes: 0, by: 2 });
+        let lost = note(true, 3, 20_000);
+        let with = |more: &[NodeStatus]| Missed::of(&[&two[..], more].concat(), now_us).nodes;
+        assert_eq!(with(std::slice::from_ref(&lost)), 1);
+        assert_eq!(with(&[lost.clone(), note(false, now_us - 5_000_000, 0)]), 0, "one has started since");
+        assert_eq!(with(&[lost, note(false, now_us - 60_000_000, 0)]), 1, "one was there before");
+    }
+
+    #[test]
+    fn a_node_that_the_others_miss_is_in_the_history_as_one() {
+        let none = Reading::default();
+        for (nodes, by) in [(1, 1), (1, 2), (1, 3), (2, 7)] {
+            let rows = rows_of(&[], (&none, &none), Missed { nodes, by });
+            let row = rows.iter().find(|row| row.name == MISSED).unwrap();
+            assert_eq!((u64::from(row.counts[0]) * by).div_ceil(THOUSANDTHS), nodes, "{nodes} by {by}");
+        }
+        let told = rows_of(&[], (&none, &none), Missed { nodes: 1, by: 2 });
+        let all = rows(10, &[]);
+        let chunk = chunk(&[
+            (0, &all),
+            (0, &all),
+            (0, &all),
+            (1, &told),
+            (1, &told),
+            (2, &told),
+            (2, &told),
+            (3, &told),
+            (3, &told),
+        ]);
+        let own = (Vec::new(), vec![Latencies::default(); 4]);
+        let (_, unknown) = merged(window(), START + 100, &[chunk], own, |_| true);
+        assert_eq!(unknown.incomplete, [false, true, true, true], "it did not come back, and did not leave");
     }
 }

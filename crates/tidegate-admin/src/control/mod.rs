@@ -15,6 +15,7 @@ mod history;
 mod local_sessions;
 mod merged;
 mod published;
+mod recent_nodes;
 mod running;
 mod seconds;
 mod shared_answers;
@@ -38,7 +39,6 @@ use tidegate_telemetry::alerts::{SharedAlerts, Signals};
 
 pub use events::EventCounts;
 pub(crate) use events::Events;
-pub(crate) use experiment::Timeline;
 pub use fleet::{
     Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, NEWEST_FORMAT, NodeStatus,
     NoteFuture, PublishedSet, WHOLE_SET, heartbeat_of, without_replaced,
@@ -50,8 +50,9 @@ pub(crate) use fleet_query::{
 };
 pub(crate) use history::{History, Latencies, Series, Window};
 pub use merged::{HistoryChunk, HistoryRow, Resolution};
-pub(crate) use merged::{Unknown, merged};
+pub(crate) use merged::{Unknown, is_others, merged, sides};
 pub(crate) use published::PublishedRules;
+use recent_nodes::RecentNodes;
 pub(crate) use running::{Base, compile, compile_while, runtime};
 pub use running::{CompileFailure, RuleSource, RunningRules};
 pub use seconds::LastSecond;
@@ -146,8 +147,8 @@ pub struct ControlPlane {
     pub(crate) questions: FleetQuestions,
     pub(crate) history: Mutex<History>,
     pub(crate) fleet_history: FleetHistory,
-    /// The nodes that were alive a moment ago.
-    pub(crate) recent_nodes: SharedAnswers<(), Vec<NodeStatus>>,
+    /// The nodes that were known a moment ago.
+    recent_nodes: RecentNodes,
     pub(crate) events: Arc<Events>,
     pub(crate) alerts: AlertState,
     /// Why the autopilot last made no step, by domain and rule; only of rules in use.
@@ -193,6 +194,8 @@ pub(crate) struct Access {
 pub(crate) struct AlertState {
     pub(crate) desk: OnceLock<Arc<SharedAlerts>>,
     signals: Mutex<Option<Signals>>,
+    /// The nodes that were missing when the others were last read.
+    missed: Mutex<merged::Missed>,
 }
 
 impl ControlPlane {
@@ -248,7 +251,7 @@ impl ControlPlane {
             published,
             history: Mutex::new(History::new()),
             fleet_history: FleetHistory::default(),
-            recent_nodes: SharedAnswers::default(),
+            recent_nodes: RecentNodes::default(),
             events,
             alerts: AlertState::default(),
             autopilot_waits: Mutex::default(),

@@ -77,7 +77,7 @@ impl ControlPlane {
         let totals = totals.chain(self.metrics.rule_totals()).collect();
         let rules = self.history.lock().record(now_s, totals, latencies);
         let experiments = self.metrics.experiments();
-        let mut rows = merged::rows_of(&rules, (&added.0, &added.1));
+        let mut rows = merged::rows_of(&rules, (&added.0, &added.1), *self.alerts.missed.lock());
         rows.extend(merged::experiment_rows(&experiments, &last.experiments));
         last.experiments = experiments;
         self.fleet.count(rows);

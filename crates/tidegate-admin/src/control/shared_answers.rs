@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-/// For how long after it was asked an answer is shared. Pages ask every two seconds, and more seldom.
+/// For how long after it was asked an answer is shared at least. Pages ask every two seconds, and more seldom.
 pub(crate) const SHARED_FOR: Duration = Duration::from_secs(2);
 /// The most answers that are shared; what is asked beyond that is asked for one alone.
-const MOST_SHARED: usize = 8;
+const MOST_SHARED: usize = 16;
 
 /// Recent answers, and those under way, by what was asked.
 pub(crate) struct SharedAnswers<K, V>(Mutex<Vec<Recent<K, V>>>);
@@ -20,6 +20,8 @@ pub(crate) struct SharedAnswers<K, V>(Mutex<Vec<Recent<K, V>>>);
 struct Recent<K, V> {
     key: K,
     asked: Instant,
+    /// The age up to which it is kept.
+    kept_for: Duration,
     answer: Arc<OnceCell<V>>,
 }
 
@@ -30,17 +32,18 @@ impl<K, V> Default for SharedAnswers<K, V> {
 }
 
 impl<K: PartialEq, V: Clone> SharedAnswers<K, V> {
-    /// The answer to `key`, as `ask` finds it unless it was asked a moment ago. If who asks leaves, the next one asks.
-    pub(crate) async fn get(&self, key: K, ask: impl Future<Output = V>) -> V {
-        match self.place(key) {
+    /// The answer to `key`, as `ask` finds it unless it was asked less than `fresh` ago. If who asks leaves, the next one asks.
+    pub(crate) async fn get(&self, key: K, fresh: Duration, ask: impl Future<Output = V>) -> V {
+        match self.place(key, fresh) {
             Some(answer) => answer.get_or_init(|| ask).await.clone(),
             None => ask.await,
         }
     }
 
-    fn place(&self, key: K) -> Option<Arc<OnceCell<V>>> {
+    fn place(&self, key: K, fresh: Duration) -> Option<Arc<OnceCell<V>>> {
         let mut recent = self.0.lock();
-        recent.retain(|one| one.asked.elapsed() < SHARED_FOR);
+        let is_too_old = |one: &Recent<K, V>| one.key == key && one.asked.elapsed() >= fresh;
+        recent.retain(|one| one.asked.elapsed() < one.kept_for && !is_too_old(one));
         if let Some(known) = recent.iter().find(|one| one.key == key) {
             return Some(known.answer.clone());
         }
@@ -48,7 +51,7 @@ impl<K: PartialEq, V: Clone> SharedAnswers<K, V> {
             return None;
         }
         let answer = Arc::default();
-        recent.push(Recent { key, asked: Instant::now(), answer: Arc::clone(&answer) });
+        recent.push(Recent { key, asked: Instant::now(), kept_for: fresh, answer: Arc::clone(&answer) });
         Some(answer)
     }
 }
@@ -70,12 +73,16 @@ mod tests {
     impl Asked {
         /// The number of the question that answered.
         async fn get(&self, key: u32) -> u32 {
+            self.of(key, SHARED_FOR).await
+        }
+
+        async fn of(&self, key: u32, fresh: Duration) -> u32 {
             let ask = async {
                 let number = self.times.fetch_add(1, Ordering::Relaxed);
                 sleep(Duration::from_millis(500)).await;
                 number
             };
-            self.shared.get(key, ask).await
+            self.shared.get(key, fresh, ask).await
         }
     }
 
@@ -92,6 +99,17 @@ mod tests {
         assert_eq!(futures_util::future::join_all(ten).await, [0; 10]);
         advance(SHARED_FOR).await;
         assert_eq!(asked.get(1).await, 1, "later it is asked again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_an_older_answer_shares_it_for_longer_and_who_does_not_asks_again() {
+        let asked = Asked::default();
+        let ten = Duration::from_secs(10);
+        assert_eq!(asked.of(1, ten).await, 0);
+        advance(Duration::from_secs(8)).await;
+        assert_eq!(asked.of(1, ten).await, 0, "shared for as long as it may be old");
+        assert_eq!(asked.get(1).await, 1, "too old for others");
+        assert_eq!(asked.of(1, ten).await, 1, "and the newest is for all");
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use tidegate_telemetry::alerts::{Counts, Minute, RuleCallers, RuleName, Signals}
 
 use super::ControlPlane;
 use super::fleet::{FleetError, NodeStatus};
-use super::merged::{HistoryChunk, Resolution, SLOTS};
+use super::merged::{HistoryChunk, Missed, Resolution, SLOTS};
 
 /// The fewest seconds of a minute that nodes must have reported.
 const LEAST_TOLD: usize = 40;
@@ -30,6 +30,8 @@ impl ControlPlane {
         let own = self.note();
         let is_other = |note: &NodeStatus| note.name != own.name || note.started_us != own.started_us;
         let notes = self.fleet.known_nodes().await.ok()?;
+        // What is missed goes into the fleet's history, where who looks at a dip finds it.
+        *self.alerts.missed.lock() = Missed::of(&notes, self.clock.now().as_micros());
         Some(notes.into_iter().filter(is_other).map(signals_of).collect())
     }
 

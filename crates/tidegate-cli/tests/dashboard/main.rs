@@ -12,13 +12,13 @@ use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool};
 /// A token of the configuration of every node that has no database.
 const TOKEN: &str = "a-token-of-the-configuration-0123456789";
 
-/// A configuration whose decision log keeps everything, and the values of the attributes in `clear`. A browser that starts
+/// A configuration whose decision log keeps one in so many admissions, and the values of the attributes in `clear`. A browser that starts
 /// takes both cores of a small machine for longer than the default deadline: no story is about that.
-fn configure(data: &Path, node: &str, clear: &str, more: &str) -> PathBuf {
+fn configure(data: &Path, node: &str, (clear, one_in): (&str, u32), more: &str) -> PathBuf {
     let config = data.join(format!("{node}.yaml"));
     let lines = format!(
         "store: {{ timeout: 2s }}\nadmin: {{ node: {node}{more} }}\n\
-         decision_log: {{ admissions_one_in: 1, clear: {clear} }}\n"
+         decision_log: {{ admissions_one_in: {one_in}, clear: {clear} }}\n"
     );
     std::fs::write(&config, lines).expect("a configuration");
     config
@@ -36,27 +36,39 @@ fn start(config: &Path, redis: &Redis, data: &Path) -> TidegateServer {
 /// all values.
 #[track_caller]
 fn live_through(story: &str) {
-    tell(story, "['*']", 0);
+    tell(story, ("['*']", 1), 0);
+}
+
+/// The same with two more nodes.
+#[track_caller]
+fn live_through_in_a_fleet(story: &str) {
+    tell(story, ("['*']", 1), 2);
+}
+
+/// The same, and of admissions the log keeps one in four.
+#[track_caller]
+fn live_through_on_a_sample(story: &str) {
+    tell(story, ("['*']", 4), 2);
 }
 
 /// The same with two more nodes that have no database, and a log that hashes everything but addresses and paths.
 #[track_caller]
 fn live_through_on_three_nodes(story: &str) {
-    tell(story, "[ip, path]", 2);
+    tell(story, ("[ip, path]", 1), 2);
 }
 
 #[track_caller]
 #[expect(clippy::print_stdout, reason = "what a story measured is printed")]
-fn tell(story: &str, clear: &str, followers: usize) {
+fn tell(story: &str, log: (&str, u32), followers: usize) {
     let (redis, data) = (Redis::start(), TempDir::new().expect("a temporary folder"));
-    let config = configure(data.path(), "one", clear, "");
+    let config = configure(data.path(), "one", log, "");
     let mut server = start(&config, &redis, data.path());
     let (http, admin) = (server.addr("http"), server.addr("admin"));
     let mut others: Vec<TidegateServer> = ["two", "three"][..followers]
         .iter()
         .map(|node| {
             let more = format!(", database: none, tokens: [{TOKEN}]");
-            start(&configure(data.path(), node, clear, &more), &redis, data.path())
+            start(&configure(data.path(), node, log, &more), &redis, data.path())
         })
         .collect();
     let fleet: Vec<String> = others
@@ -136,12 +148,22 @@ fn a_key_is_reset_banned_and_lifted() {
 
 #[test]
 fn charts_move_and_a_lost_redis_is_a_banner_that_goes() {
-    live_through("outage");
+    live_through_in_a_fleet("outage");
 }
 
 #[test]
 fn every_page_can_be_read_by_all_on_a_desk_and_on_a_phone() {
     live_through("pages");
+}
+
+#[test]
+fn every_page_can_be_read_while_empty_with_a_thousand_rules_and_in_an_outage() {
+    live_through("states");
+}
+
+#[test]
+fn a_node_that_is_away_for_a_minute_is_marked_in_every_chart() {
+    live_through_in_a_fleet("away");
 }
 
 #[test]
@@ -151,7 +173,7 @@ fn a_stranger_sees_nothing_and_a_code_works_once() {
 
 #[test]
 fn a_change_is_played_through_the_sample_and_its_limit_moved_before_it_is_published() {
-    live_through("preview");
+    live_through_in_a_fleet("preview");
 }
 
 #[test]
@@ -166,7 +188,17 @@ fn answers_slower_than_the_pause_between_questions_are_shown() {
 
 #[test]
 fn a_replay_says_what_it_repeats_and_cannot_judge_and_a_late_one_replaces_nothing() {
-    live_through("replays");
+    live_through_in_a_fleet("replays");
+}
+
+#[test]
+fn a_preview_of_a_penalty_repeats_what_a_client_counted() {
+    live_through_in_a_fleet("penalty");
+}
+
+#[test]
+fn a_preview_on_a_sample_says_that_it_estimates_and_its_rows_are_its_total() {
+    live_through_on_a_sample("sampled");
 }
 
 #[test]
@@ -176,7 +208,7 @@ fn callers_requests_and_the_line_follow_the_slider_in_the_preview_and_on_the_pag
 
 #[test]
 fn typing_in_a_rule_moves_nothing_and_what_is_shown_is_what_is_published() {
-    live_through("editing");
+    live_through_in_a_fleet("editing");
 }
 
 #[test]
@@ -216,12 +248,12 @@ fn the_overview_of_three_nodes_says_what_a_client_counted_and_what_is_unknown() 
 
 #[test]
 fn a_pasted_request_is_explained_verdict_first_without_its_secrets() {
-    live_through("explain");
+    live_through_in_a_fleet("explain");
 }
 
 #[test]
 fn who_may_only_look_sees_hashes_where_others_see_callers() {
-    live_through("viewer");
+    live_through_in_a_fleet("viewer");
 }
 
 #[test]
@@ -236,7 +268,7 @@ fn a_node_that_does_not_answer_is_named_wherever_its_part_is_missing() {
 
 #[test]
 fn a_chosen_limit_becomes_a_shadow_rule_and_few_callers_suggest_none() {
-    live_through("suggestion");
+    live_through_in_a_fleet("suggestion");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Who asks most, as `tidegate top` shows it: how far its counts may be off, and who sees whose name.
 
 use std::collections::HashMap;
+use std::net::UdpSocket;
 
 use serde_json::{Value, json};
 use tidegate_testkit::{eventually, http};
@@ -43,6 +44,56 @@ fn top(server: &Server, token: &str, more: &[&str]) -> String {
         .unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     String::from_utf8(ran.stdout).unwrap()
+}
+
+/// Five rules for one request, of which one refuses from the eleventh on.
+const FIVE_RULES: &str = "\
+domain: api
+rules:
+- { name: everybody, key: [], limits: [{ algorithm: fixed_window, limit: 100000, window: 1d }] }
+- { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 10, window: 1d }] }
+- { name: an-hour, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1h }] }
+- { name: a-day, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
+- { name: trial, key: [user], shadow: true, limits: [{ algorithm: fixed_window, limit: 1, window: 1d }] }
+";
+
+#[test]
+fn top_and_statsd_lead_with_requests_as_a_client_counted_them() {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let address = receiver.local_addr().unwrap();
+    let mut server = Server::start(
+        "memory:",
+        &format!("telemetry: {{ statsd: {{ address: '{address}', every: 200ms }} }}"),
+    );
+    server.offer_rules(FIVE_RULES);
+    eventually("the rules are in use", PATIENCE, || {
+        server.metric("tidegate_config_reloads_total{result=\"success\"}") == Some(1.0)
+    });
+    let (mut counted, mut looks) = ([0_u64; 2], 0);
+    // Two of three requests are refused, and not two of thirteen checks. `top` shows the last ten seconds: when one caller is gone
+    // from there, another comes.
+    eventually("top has the client's share", PATIENCE, || {
+        if looks % 10 == 0 {
+            let user = looks.to_string();
+            (0..30).for_each(|_| counted[usize::from(server.check(&user, None) == 429)] += 1);
+        }
+        looks += 1;
+        top(&server, TOKEN, &[]).contains("refused (66.7 %)")
+    });
+    assert_eq!(counted[1], 2 * counted[0], "by every caller's limit of ten");
+    let names = ["tidegate.requests.api.allowed:", "tidegate.requests.api.refused:"];
+    let (mut sums, mut packet) = ([0_u64; 2], [0; 65_536]);
+    while sums.iter().zip(counted).any(|(sum, counted)| *sum < counted) {
+        let length = receiver.recv(&mut packet).unwrap_or_else(|error| panic!("{error}: {sums:?}"));
+        for line in String::from_utf8_lossy(&packet[..length]).lines() {
+            for (sum, name) in sums.iter_mut().zip(names) {
+                let count = line.strip_prefix(name).and_then(|rest| rest.strip_suffix("|c"));
+                *sum += count.map_or(0, |count| count.parse::<u64>().unwrap());
+            }
+        }
+    }
+    assert_eq!(sums, counted, "nothing is counted twice");
 }
 
 #[test]

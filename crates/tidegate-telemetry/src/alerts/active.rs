@@ -40,8 +40,11 @@ pub struct Alert {
     pub summary: String,
     /// What to check next.
     pub next: String,
-    /// The page of the dashboard.
+    /// The page of the dashboard, with its address.
     pub link: String,
+    /// The same, as the part behind the `#`: it leads there in whatever dashboard shows the alert.
+    #[serde(default)]
+    pub page: String,
     /// When it began, in seconds since 1970.
     pub since_s: u64,
     /// When it ended; `None` while active.
@@ -214,6 +217,8 @@ impl ActiveAlerts {
             // sent.
             entry.alert.since_s = entry.alert.since_s.min(now_s);
             entry.alert.summary = one.summary;
+            // Another caller of the same rule has a page of its own.
+            (entry.alert.link, entry.alert.page) = (link(&self.dashboard, &one.page), one.page);
             return;
         }
         if self.entries.len() >= MOST_ACTIVE {
@@ -227,11 +232,8 @@ impl ActiveAlerts {
             severity: one.kind.severity(),
             summary: one.summary,
             next: one.next,
-            link: if self.dashboard.is_empty() {
-                String::new()
-            } else {
-                format!("{}/#{}", self.dashboard, one.page)
-            },
+            link: link(&self.dashboard, &one.page),
+            page: one.page,
             subject: one.subject,
             since_s: now_s,
             ended_s: None,
@@ -279,6 +281,10 @@ impl Entry {
     fn lasts(&self) -> bool {
         self.seen_s.saturating_sub(self.alert.since_s) >= self.alert.kind.hold_s()
     }
+}
+
+fn link(dashboard: &str, page: &str) -> String {
+    if dashboard.is_empty() { String::new() } else { format!("{dashboard}/#{page}") }
 }
 
 /// FNV-1a: it only has to be the same everywhere.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::kinds::{Finding, Kind};
+use super::kinds::{Finding, Kind, SeenBy};
 use super::signals::Signals;
 
 /// Whether the announcements of other nodes could be read.
@@ -59,25 +59,14 @@ impl Found {
 
     /// Whether this problem may exist although it was not found.
     pub(super) fn is_unknown(&self, kind: Kind, subject: &str) -> bool {
-        let of_another = self.alone.as_deref().is_some_and(|own| node_of(kind, subject) != own);
-        match kind {
-            // Another node may see what this one does not.
-            Kind::StoreDown | Kind::BreakerOpen | Kind::VersionSkew => self.alone.is_some(),
-            Kind::StoreMemory | Kind::StoreEvicts => self.holdings_unknown,
-            // Without a request, or an answer, nothing shows it, while the store is unchanged.
-            Kind::Fallback | Kind::StoreSlow => of_another || self.without_store.contains(subject),
-            Kind::Overload
-            | Kind::NodeOverload
-            | Kind::SpentEvicted
-            | Kind::ReloadFailed
-            | Kind::PublishFailed
-            | Kind::CertificateEnds => of_another,
-            Kind::KeyCardinality | Kind::SpreadCaller => self.unjudged != Unjudged::Nothing,
-            Kind::TrafficSpike
-            | Kind::TrafficDrop
-            | Kind::RefusalSpike
-            | Kind::NewTopCaller
-            | Kind::ShadowWouldRefuse => self.unjudged == Unjudged::Everything,
+        let of_another = || self.alone.as_deref().is_some_and(|own| kind.node_of(subject) != own);
+        match kind.seen_by() {
+            SeenBy::AnyNode => self.alone.is_some(),
+            SeenBy::NodesWithStore => self.holdings_unknown,
+            SeenBy::ItsNodeWithStore => of_another() || self.without_store.contains(subject),
+            SeenBy::ItsNode => of_another(),
+            SeenBy::MinuteWithKeys => self.unjudged != Unjudged::Nothing,
+            SeenBy::Minute => self.unjudged == Unjudged::Everything,
         }
     }
 }
@@ -86,14 +75,6 @@ impl Found {
 impl From<Vec<Finding>> for Found {
     fn from(findings: Vec<Finding>) -> Self {
         Found::new(findings, &[], OthersHeard::Yes, Unjudged::Nothing)
-    }
-}
-
-/// The node of a subject.
-fn node_of(kind: Kind, subject: &str) -> &str {
-    match kind {
-        Kind::CertificateEnds => subject.rsplit_once('/').map_or(subject, |(node, _)| node),
-        _ => subject,
     }
 }
 

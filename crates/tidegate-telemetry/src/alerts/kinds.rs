@@ -95,6 +95,7 @@ impl Kind {
                 Some("memory")
             }
             Kind::ReloadFailed | Kind::PublishFailed | Kind::VersionSkew => Some("rules"),
+            Kind::NodeOverload => Some("load"),
             _ => None,
         }
     }
@@ -144,56 +145,100 @@ impl Kind {
         }
     }
 
+    /// Who could say that it is over.
+    pub(super) fn seen_by(self) -> SeenBy {
+        match self {
+            Kind::StoreDown | Kind::BreakerOpen | Kind::VersionSkew => SeenBy::AnyNode,
+            Kind::StoreMemory | Kind::StoreEvicts => SeenBy::NodesWithStore,
+            Kind::Fallback | Kind::StoreSlow => SeenBy::ItsNodeWithStore,
+            Kind::Overload
+            | Kind::NodeOverload
+            | Kind::SpentEvicted
+            | Kind::ReloadFailed
+            | Kind::PublishFailed
+            | Kind::CertificateEnds => SeenBy::ItsNode,
+            Kind::KeyCardinality | Kind::SpreadCaller => SeenBy::MinuteWithKeys,
+            Kind::TrafficSpike
+            | Kind::TrafficDrop
+            | Kind::RefusalSpike
+            | Kind::NewTopCaller
+            | Kind::ShadowWouldRefuse => SeenBy::Minute,
+        }
+    }
+
+    /// The node of a subject, where it is of one.
+    pub(super) fn node_of(self, subject: &str) -> &str {
+        match self {
+            Kind::CertificateEnds => subject.rsplit_once('/').map_or(subject, |(node, _)| node),
+            _ => subject,
+        }
+    }
+
     /// What to check next, and the page of the dashboard. An alert about a rule links to the rule's page.
     pub(super) fn next(self) -> (&'static str, &'static str) {
         match self {
             Kind::StoreDown | Kind::BreakerOpen => (
-                "is the store up, reachable from these nodes, and does it take writes (store_call_failures_total, for example no_replicas)? rules decide by on_store_failure meanwhile",
+                "check that the store runs, that these nodes reach it, and that it takes writes; until it answers, each rule decides by its on_store_failure",
                 "/cluster",
             ),
             Kind::Fallback => {
-                ("which stores do not answer, and what their rules' on_store_failure admits", "/cluster")
+                ("see which store does not answer, and what each rule's on_store_failure admits", "/cluster")
             }
             Kind::Overload | Kind::StoreSlow => (
-                "is a core of the store full (coalesced_batch_size), or the network? give it more capacity (shards, cores), or raise store.timeout",
+                "see whether a core of the store or the network is full; give the store more capacity (shards, cores), or raise store.timeout",
                 "/cluster",
             ),
             Kind::NodeOverload => {
-                ("add nodes, or cores: worker_busy_ratio says how busy each of them is", "/cluster")
+                ("add nodes, or cores; the page of the cluster says how busy each node is", "/cluster")
             }
             Kind::StoreMemory | Kind::StoreEvicts => (
-                "give the store more memory (Redis: maxmemory, with maxmemory-policy noeviction; Memcached: -m), or fewer keys: `tidegate plan` counts them",
+                "give the store more memory, or fewer keys; `tidegate plan` counts them, and Redis should have the policy noeviction",
                 "/cluster",
             ),
             Kind::KeyCardinality => {
-                ("which rule's key takes what callers choose; `tidegate plan` counts memory", "/rules")
+                ("find the rule whose key takes what callers choose; `tidegate plan` counts memory", "/rules")
             }
             Kind::SpentEvicted => ("raise limits.max_cells or limits.max_log_bytes", "/cluster"),
-            Kind::ReloadFailed => {
-                ("the log names file, line and a way out; so does `tidegate validate`", "/rules")
-            }
+            Kind::ReloadFailed => (
+                "read the node's log, which names file, line and a way out, as `tidegate validate` does",
+                "/rules",
+            ),
             Kind::PublishFailed => (
-                "what the store refuses, as the node's log says: its memory, its rights, its sizes",
+                "read in the node's log what the store refuses: its memory, its rights, its sizes",
                 "/cluster",
             ),
-            Kind::VersionSkew => ("which node lags, and why it refuses what others took", "/cluster"),
+            Kind::VersionSkew => ("see which node lags, and why it refuses what others took", "/cluster"),
             Kind::CertificateEnds => {
                 ("put a new certificate in its file; it is read again automatically", "/cluster")
             }
             Kind::TrafficSpike | Kind::RefusalSpike => {
-                ("one caller or many (`tidegate top`)? and what changed in the rules", "/rules")
+                ("see whether it is one caller or many, and what changed in the rules", "/rules")
             }
-            Kind::TrafficDrop => ("do callers still reach the service that asks?", "/rules"),
-            Kind::NewTopCaller => {
-                ("who it is (`tidegate top`), and whether an override should bound it", "/rules")
+            Kind::TrafficDrop => ("check that callers still reach the service that asks", "/rules"),
+            Kind::NewTopCaller => ("see who it is, and whether an override should bound it", "/rules"),
+            Kind::SpreadCaller => {
+                ("add a rule with a wider key (network, account) that the caller cannot rotate", "/rules")
             }
-            Kind::SpreadCaller => (
-                "a rule keyed by a wider attribute (network, account) that the caller cannot rotate",
-                "/rules",
-            ),
-            Kind::ShadowWouldRefuse => ("whom it would refuse, before it is enforced", "/rules"),
+            Kind::ShadowWouldRefuse => ("see whom it would refuse, before it is enforced", "/rules"),
         }
     }
+}
+
+/// Who could say that a problem is over: while nobody can, its alert goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SeenBy {
+    /// Every node: another one may see what this one does not.
+    AnyNode,
+    /// The node that it is of.
+    ItsNode,
+    /// The same, if that reaches the whole store: without a request, or an answer, nothing shows it.
+    ItsNodeWithStore,
+    /// Any node that reaches the whole store.
+    NodesWithStore,
+    /// Whoever judges the last minute.
+    Minute,
+    /// The same, if the keys of the store were counted.
+    MinuteWithKeys,
 }
 
 /// The severity of an alert.
@@ -231,6 +276,18 @@ impl Finding {
     pub(super) fn of_rule(kind: Kind, rule: &RuleName, summary: String) -> Self {
         let mut finding = Finding::new(kind, rule.to_string(), summary);
         finding.page = format!("/rules/{}/{}", url_part(&rule.domain), url_part(&rule.rule));
+        finding
+    }
+
+    /// The page is the caller's, if `caller` says whose that is; one whose values were cut is first among the callers of its rule.
+    pub(super) fn of_caller(kind: Kind, rule: &RuleName, caller: &str, summary: String) -> Self {
+        let mut finding = Finding::of_rule(kind, rule, summary);
+        match caller.is_empty() || caller.contains('…') {
+            true => finding.page.push_str("?by=used"),
+            false => {
+                finding.page = format!("/keys?domain={}&key={}", url_part(&rule.domain), url_part(caller))
+            }
+        }
         finding
     }
 }
@@ -281,6 +338,26 @@ mod tests {
             assert!(!next.is_empty());
         }
         assert!(app.contains("page === 'rules' && rule}"), "a rule has a page at rules/DOMAIN/RULE");
+    }
+
+    #[test]
+    fn a_caller_is_linked_to_where_its_name_is_known() {
+        let rule = RuleName::new("api", "per-user");
+        let page = |caller| Finding::of_caller(Kind::NewTopCaller, &rule, caller, String::new()).page;
+        assert_eq!(page("user=#0123456789abcdef"), "/keys?domain=api&key=user%3D%230123456789abcdef");
+        assert_eq!(page("user=al…"), "/rules/api/per-user?by=used");
+        assert_eq!(page(""), "/rules/api/per-user?by=used");
+    }
+
+    #[test]
+    fn busy_nodes_are_one_incident_and_what_to_do_names_no_metric() {
+        assert_eq!(Kind::NodeOverload.incident("one"), Kind::NodeOverload.incident("two"));
+        for kind in Kind::ALL {
+            let next = kind.next().0;
+            let is_metric =
+                |word: &str| word.ends_with("_total") || word.ends_with("_ratio") || word.ends_with("_size");
+            assert!(!next.split(|one: char| !one.is_alphanumeric() && one != '_').any(is_metric), "{next}");
+        }
     }
 
     #[test]

@@ -141,6 +141,7 @@ mod tests {
             summary: format!("api/{name} has 900 requests"),
             next: "look".to_owned(),
             link: "https://gate/#/top".to_owned(),
+            page: "/top".to_owned(),
             since_s: 1,
             ended_s: None,
             silenced: false,

@@ -142,7 +142,7 @@ impl Traffic {
                 if is_new && share > limits.caller_share && asked as f64 >= limits.quiet {
                     let part = (share * 100.0).round();
                     let summary = format!("{caller} is new, and takes {part} % of {rule}");
-                    found.push(Finding::of_rule(Kind::NewTopCaller, rule, summary));
+                    found.push(Finding::of_caller(Kind::NewTopCaller, rule, caller, summary));
                 }
             }
         }

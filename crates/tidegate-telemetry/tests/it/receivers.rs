@@ -87,6 +87,7 @@ fn begun(subject: &str) -> Notice {
         summary: "down".to_owned(),
         next: "look".to_owned(),
         link: String::new(),
+        page: String::new(),
         since_s: 5,
         ended_s: None,
         silenced: false,

@@ -122,8 +122,13 @@ impl FleetQuestions {
         FleetQuestions { fleet, decisions, identity, own: Mutex::default(), shared: SharedAnswers::default() }
     }
 
-    /// Asks every node, this one included. The other nodes are asked once by all who ask the same within a moment.
-    pub(crate) async fn gather(&self, log: &Arc<DecisionLog>, question: Question) -> FleetAnswers {
+    /// Asks every node, this one included. The other nodes are asked once by all who ask the same, and take an answer of this age.
+    pub(crate) async fn gather(
+        &self,
+        log: &Arc<DecisionLog>,
+        question: Question,
+        fresh: Duration,
+    ) -> FleetAnswers {
         let (own_log, own_question) = (log.clone(), question.clone());
         let own = spawn_blocking(move || build(&own_log, &own_question, usize::MAX));
         let others = async {
@@ -133,7 +138,7 @@ impl FleetQuestions {
                 _ => {
                     let text = serde_json::to_vec(&question).unwrap_or_default();
                     let asked = async { Arc::new(self.ask_others(&question).await) };
-                    Arc::unwrap_or_clone(self.shared.get(text, asked).await)
+                    Arc::unwrap_or_clone(self.shared.get(text, fresh, asked).await)
                 }
             }
         };
@@ -218,8 +223,9 @@ impl FleetQuestions {
         log: &Arc<DecisionLog>,
         domain: Option<String>,
         rule: Option<String>,
+        fresh: Duration,
     ) -> JoinedDemand {
-        let gathered = self.gather(log, Question::Demand { domain, rule }).await;
+        let gathered = self.gather(log, Question::Demand { domain, rule }, fresh).await;
         let (mut parts, mut nodes) = (Vec::new(), Vec::new());
         for (node, answer) in gathered.answers {
             let NodeAnswer::Demand { limits } = answer else { continue };
