@@ -38,6 +38,8 @@ pub(super) struct Holdings {
     other_shards: Mutex<Vec<String>>,
     most_bytes: AtomicU64,
     evicted: AtomicU64,
+    /// Whether a call failed since the last look.
+    has_failed: AtomicBool,
     /// Whether this node estimates the kinds of keys: one node does for the fleet.
     estimates: AtomicBool,
     /// The last estimate; `None` if another node makes it.
@@ -67,8 +69,9 @@ impl Backend {
                 Ok(Backend::Redis(Arc::new(store), Arc::default()))
             }
             StoreUrl::Shared(address) => {
-                let store = address.open(&settings.store, Arc::new(CountCalls(metrics.clone())))?;
-                Ok(Backend::Shared(store, Arc::default()))
+                let holdings = Arc::<Holdings>::default();
+                let observer = CountSharedCalls { metrics: metrics.clone(), holdings: holdings.clone() };
+                Ok(Backend::Shared(address.open(&settings.store, Arc::new(observer))?, holdings))
             }
         }
     }
@@ -348,7 +351,20 @@ async fn look_at_shared(store: &dyn SharedStore, holdings: &Holdings) {
         if let Some(found) = found {
             holdings.set(&found);
         }
-        tokio::time::sleep(again).await;
+        wait_to_look(again, &holdings.has_failed).await;
+    }
+}
+
+/// Waits for `again`, but no longer than for the usual time once calls fail: a look may mend that, as where a table is missing.
+async fn wait_to_look(again: Duration, has_failed: &AtomicBool) {
+    has_failed.store(false, Ordering::Relaxed);
+    let mut waited = Duration::ZERO;
+    while waited < again {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        waited += LOOK_AGAIN;
+        if has_failed.load(Ordering::Relaxed) {
+            return;
+        }
     }
 }
 
@@ -374,11 +390,18 @@ fn why(error: &StoreError) -> String {
 /// Counts round trips to servers.
 struct CountCalls(Arc<Metrics>);
 
-impl CallObserver for CountCalls {
+/// The same, and notes for the looks that one failed.
+struct CountSharedCalls {
+    metrics: Arc<Metrics>,
+    holdings: Arc<Holdings>,
+}
+
+impl CallObserver for CountSharedCalls {
     fn called(&self, server: &str, failure: Option<&'static str>) {
-        self.0.server_called(failure);
+        self.metrics.server_called(failure);
         if let Some(reason) = failure {
-            self.0.server_failed(server, reason);
+            self.metrics.server_failed(server, reason);
+            self.holdings.has_failed.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -390,5 +413,25 @@ impl tidegate_store_redis::Observer for CountCalls {
 
     fn failed(&self, server: &str, reason: Reason) {
         self.0.server_failed(server, reason.name());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_whose_calls_fail_is_looked_at_again_soon() {
+        let (long, has_failed) = (Duration::from_secs(60), AtomicBool::new(true));
+        let began = tokio::time::Instant::now();
+        wait_to_look(long, &has_failed).await;
+        assert_eq!(began.elapsed(), long, "what failed before the last look is over");
+        let fails = async {
+            tokio::time::sleep(Duration::from_secs(12)).await;
+            has_failed.store(true, Ordering::Relaxed);
+        };
+        let began = tokio::time::Instant::now();
+        tokio::join!(wait_to_look(long, &has_failed), fails);
+        assert_eq!(began.elapsed(), Duration::from_secs(15));
     }
 }
