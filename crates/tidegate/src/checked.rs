@@ -52,7 +52,6 @@ impl Checked {
     }
 
     /// Splits into the decision and the lease.
-    #[must_use]
     pub fn into_parts(self) -> (Decision, Option<Lease>) {
         (self.decision, self.lease)
     }
