@@ -65,7 +65,7 @@ impl Crowd {
             pass(EVERY);
         }
         tell!("{what}: noticed after {noticed:?}, {} of {} refused", refused.len(), self.asked);
-        let noticed = noticed.unwrap_or_else(|| panic!("{what}: never noticed"));
+        let Some(noticed) = noticed else { return Err(format!("{what}: not noticed within {lasts:?}")) };
         assert!(refused.is_empty(), "{what}: nobody has spent anything: {refused:?}");
         assert!(self.node.readyz().starts_with("degraded\n"), "{what}: {}", self.node.readyz());
         assert!(!self.is_up(), "{what}: store_up");
