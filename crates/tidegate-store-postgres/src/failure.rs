@@ -12,6 +12,8 @@ pub(crate) enum Failure {
     NotApplied(&'static str, BoxError),
     /// Certainly not applied: there was no time left to commit it.
     TooLate(Duration),
+    /// Certainly not applied: this node held its rows for so long that the server ended the transaction.
+    Interrupted,
     /// The commit was sent, and its answer was lost.
     Lost(BoxError),
     /// The commit was sent, and not answered in time.
@@ -32,7 +34,7 @@ impl Failure {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Failure::NotApplied(reason, _) => reason,
-            Failure::TooLate(_) | Failure::TimedOut(_) => "timeout",
+            Failure::TooLate(_) | Failure::TimedOut(_) | Failure::Interrupted => "timeout",
             Failure::Lost(_) => "connection_lost",
         }
     }
@@ -41,6 +43,10 @@ impl Failure {
         match self {
             Failure::NotApplied(_, source) => StoreError::NotApplied { endpoint, source },
             Failure::TooLate(waited) => StoreError::TooLate { endpoint, waited },
+            Failure::Interrupted => {
+                let source = "this node stopped between locking rows and writing them".into();
+                StoreError::NotApplied { endpoint, source }
+            }
             Failure::Lost(source) => StoreError::FateUnknown { endpoint, source },
             Failure::TimedOut(waited) => StoreError::TimedOut { endpoint, waited },
         }

@@ -85,9 +85,15 @@ impl Inner {
         &self,
         names: &Names,
         deadline: Deadline,
-        work: impl FnOnce(&Locked, Timestamp) -> (T, Vec<Option<Content>>),
+        mut work: impl FnMut(&Locked, Timestamp) -> (T, Vec<Option<Content>>),
     ) -> Result<Stamped<T>, StoreError> {
-        let ran = self.try_run(names, deadline, work).await;
+        let ran = loop {
+            match self.try_run(names, deadline, &mut work).await {
+                // Nothing was applied, and there is time: as if it began now.
+                Err(Failure::Interrupted) if !deadline.left().is_zero() => {}
+                ended => break ended,
+            }
+        };
         self.observer.called(&self.endpoint, ran.as_ref().err().map(Failure::reason));
         ran.map_err(|failure| failure.into_store_error(self.endpoint.clone()))
     }
@@ -96,7 +102,7 @@ impl Inner {
         &self,
         names: &Names,
         deadline: Deadline,
-        work: impl FnOnce(&Locked, Timestamp) -> (T, Vec<Option<Content>>),
+        work: &mut impl FnMut(&Locked, Timestamp) -> (T, Vec<Option<Content>>),
     ) -> Result<Stamped<T>, Failure> {
         let rows = names.as_slice();
         if rows.len() > MOST_ROWS {
@@ -263,7 +269,7 @@ impl Inner {
         &self,
         name: &[u8],
         ttl: Micros,
-        change: impl FnOnce(Option<&[u8]>) -> Option<Option<Vec<u8>>>,
+        mut change: impl FnMut(Option<&[u8]>) -> Option<Option<Vec<u8>>>,
     ) -> Result<bool, StoreError> {
         let names = Names::of(std::iter::once(self.names.value(name)));
         let changed = self.run(&names, self.patient(), |locked, now| {

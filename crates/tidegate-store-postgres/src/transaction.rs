@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use tidegate_core::Timestamp;
 use tokio::time::{Instant, timeout_at};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::failure::Failure;
@@ -26,8 +27,10 @@ const WRITE: &str = "SELECT tidegate.write_rows_1($1, $2, $3, $4)";
 const HELD: Duration = Duration::from_millis(500);
 /// A server that locks a call's rows this long after its deadline does not decide it: by then no caller waits.
 const BEGINS_WITHIN: Duration = Duration::from_millis(500);
-/// How often a transaction starts again because others created its rows meanwhile, or its connection had died unnoticed.
-const MOST_STARTS: usize = 8;
+/// A transaction starts again because others created its rows meanwhile, or its connection had died unnoticed: the first times at
+/// once, then after a random pause of at most this.
+const STARTS_AT_ONCE: u32 = 3;
+const LONGEST_PAUSE_US: u64 = 5_000;
 
 /// The time that a call has.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +46,7 @@ impl Deadline {
         Deadline { span, at: Instant::now() + span, late }
     }
 
-    fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
@@ -55,6 +58,7 @@ impl Deadline {
 /// Rows that only this call may change until it ends.
 pub(crate) struct Locked {
     lent: Lent,
+    began: Instant,
     deadline: Deadline,
     /// When they were locked, by the server's clock.
     pub(crate) now: Timestamp,
@@ -77,7 +81,7 @@ pub(crate) struct Content {
 impl Pool {
     /// Locks the rows of `names`, which ascend.
     pub(crate) async fn lock(&self, names: &[Name], deadline: Deadline) -> Result<Locked, Failure> {
-        for _ in 0..MOST_STARTS {
+        for start in 0_u32.. {
             let lent = self.take(deadline.at, deadline.span).await?;
             match timeout_at(deadline.last(), begin(lent, names, deadline)).await {
                 Ok(Ok(Begun::Locked(locked))) => {
@@ -93,6 +97,10 @@ impl Pool {
             }
             if deadline.left().is_zero() {
                 break;
+            }
+            if start >= STARTS_AT_ONCE {
+                let pause = getrandom::u64().expect("the system has random bytes") % LONGEST_PAUSE_US;
+                tokio::time::sleep(Duration::from_micros(pause)).await;
             }
         }
         Err(Failure::TooLate(deadline.span))
@@ -134,6 +142,7 @@ async fn begin(lent: Lent, names: &[Name], deadline: Deadline) -> Result<Begun, 
     let (wait, held) = (millis(deadline.left()), millis(HELD));
     let parameters: [Parameter<'_>; 3] =
         [(&names, Type::UUID_ARRAY), (&wait, Type::INT4), (&held, Type::INT4)];
+    let began = Instant::now();
     // Both are on their way before either is answered, the first one first.
     let begin = lent.client().batch_execute(BEGIN);
     let (begun, locked) = join(begin, lent.client().query_typed_one(LOCK, &parameters)).await;
@@ -164,7 +173,13 @@ async fn begin(lent: Lent, names: &[Name], deadline: Deadline) -> Result<Begun, 
         Row { name: *name, exists: state.is_some(), state: state.unwrap_or_default() }
     });
     let rows = rows.collect();
-    Ok(Begun::Locked(Locked { lent, deadline, now: Timestamp::from_micros(now.cast_unsigned()), rows }))
+    Ok(Begun::Locked(Locked {
+        lent,
+        began,
+        deadline,
+        now: Timestamp::from_micros(now.cast_unsigned()),
+        rows,
+    }))
 }
 
 impl Locked {
@@ -175,7 +190,7 @@ impl Locked {
 
     /// Writes what differs, and commits. `contents` are in the order of the names; none leaves a row as it is.
     pub(crate) async fn commit(self, contents: Vec<Option<Content>>) -> Result<(), Failure> {
-        let Locked { lent, deadline, rows, .. } = self;
+        let Locked { lent, began, deadline, rows, .. } = self;
         let (mut names, mut states, mut ends, mut gone) = (vec![], vec![], vec![], vec![]);
         let mut is_changed = false;
         for (row, content) in rows.into_iter().zip(contents) {
@@ -204,6 +219,13 @@ impl Locked {
             (&ends, Type::INT8_ARRAY),
             (&gone, Type::UUID_ARRAY),
         ];
+        if began.elapsed() > HELD / 2 {
+            // So that what the server said meanwhile is read before anything is sent.
+            tokio::task::yield_now().await;
+        }
+        if lent.client().is_closed() {
+            return Err(Failure::Interrupted);
+        }
         let write = lent.client().execute_typed(WRITE, &parameters);
         let both = join(write, lent.client().batch_execute("COMMIT"));
         let Ok((written, committed)) = timeout_at(deadline.last(), both).await else {
@@ -213,6 +235,12 @@ impl Locked {
             (Ok(_), Ok(())) => {
                 lent.give_back();
                 Ok(())
+            }
+            // Even if it took the write: the commit came too late.
+            (Err(error), _) | (_, Err(error))
+                if error.code() == Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT) =>
+            {
+                Err(Failure::Interrupted)
             }
             // The server refused the write: the commit that followed ended the transaction without it.
             (Err(error), _) if error.as_db_error().is_some() => {

@@ -90,7 +90,7 @@ async fn a_lock_held_elsewhere_makes_a_call_too_late_and_certainly_not_applied()
     let (one, quick) = (store(&url, &patient()), store(&url, &patient().timeout(Duration::from_millis(300))));
     spend(&one, &limit(10), &["held"]).await.unwrap();
     // The quick one has its connection before it meets the lock.
-    assert_eq!(left(&quick, &limit(10), "held").await, 9);
+    while spend(&quick, &limit(10), &["other"]).await.is_err() {}
     let (client, driver) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(driver);
     client.batch_execute("BEGIN; SELECT 1 FROM tidegate.cells FOR UPDATE").await.unwrap();
@@ -133,6 +133,25 @@ async fn commit_whose_answer_is_lost_is_in_doubt_and_counts() {
     assert_eq!(left(&direct, &limit(10), "a").await, 8, "it was committed");
     proxy.resume();
     assert_eq!(left(&one, &limit(10), "a").await, 8, "it was not sent again");
+}
+
+/// The answer to the lock comes later than the server lets a transaction stand still.
+#[tokio::test]
+async fn transaction_that_was_held_for_too_long_starts_again() {
+    let postgres = Postgres::shared();
+    let proxy = FaultProxy::start(postgres.addr());
+    let one = store(&postgres.new_database_at(proxy.addr()), &patient());
+    spend(&one, &limit(10), &["a"]).await.unwrap();
+    proxy.set(Fault::Delay(Duration::from_millis(700)));
+    let asked = tokio::spawn(async move {
+        let told = spend(&one, &limit(10), &["a"]).await;
+        (one, told)
+    });
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    proxy.resume();
+    let (one, told) = asked.await.unwrap();
+    assert!(told.unwrap()[0].is_admitted());
+    assert_eq!(left(&one, &limit(10), "a").await, 8, "it was applied once");
 }
 
 #[tokio::test]
