@@ -1,10 +1,14 @@
 //! Opens connections: to the first host that takes writes, of a version that works, with the schema in place.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Connection, NoTls};
 
 use crate::config::{ConfigError, PostgresConfig};
 use crate::failure::explain;
@@ -27,6 +31,31 @@ const IS_SET_UP: &str = "SELECT current_setting('server_version_num')::int, \
 pub(crate) struct Link {
     pub(crate) client: Client,
     driver: AbortHandle,
+    was_interrupted: Arc<AtomicBool>,
+}
+
+impl Link {
+    fn new<S, T>(client: Client, connection: Connection<S, T>) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let was_interrupted = Arc::new(AtomicBool::new(false));
+        let is_known = Arc::clone(&was_interrupted);
+        let driver = tokio::spawn(async move {
+            // It is dropped after that is known: only then do calls under way learn of its end.
+            let mut connection = connection;
+            let ended = (&mut connection).await;
+            let idle = Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT);
+            is_known.store(ended.is_err_and(|error| error.code() == idle), Ordering::SeqCst);
+        });
+        Link { client, driver: driver.abort_handle(), was_interrupted }
+    }
+
+    /// Whether the server ended it, because a transaction stood still on it.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.was_interrupted.load(Ordering::SeqCst)
+    }
 }
 
 impl Drop for Link {
@@ -84,10 +113,10 @@ impl Connector {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let (client, connection) = self.config.connect(tls.clone()).await?;
-            return Ok(Link { client, driver: tokio::spawn(connection).abort_handle() });
+            return Ok(Link::new(client, connection));
         }
         let (client, connection) = self.config.connect(NoTls).await?;
-        Ok(Link { client, driver: tokio::spawn(connection).abort_handle() })
+        Ok(Link::new(client, connection))
     }
 }
 

@@ -161,6 +161,11 @@ impl Lent {
         &self.link.as_ref().expect("it is lent until it is given back").client
     }
 
+    /// Whether the server ended its transaction for standing still.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::was_interrupted)
+    }
+
     /// Gives back a connection on which nothing is under way.
     pub(crate) fn give_back(mut self) {
         if let Some(link) = self.link.take() {

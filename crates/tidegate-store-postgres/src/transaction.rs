@@ -238,7 +238,8 @@ impl Locked {
             }
             // Even if it took the write: the commit came too late.
             (Err(error), _) | (_, Err(error))
-                if error.code() == Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT) =>
+                if error.code() == Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT)
+                    || lent.was_interrupted() =>
             {
                 Err(Failure::Interrupted)
             }
