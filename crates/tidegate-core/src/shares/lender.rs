@@ -86,6 +86,13 @@ impl<H: Ord + Clone> Lender<H> {
         self.loans.values().map(Loan::exposure).fold(0, u64::saturating_add)
     }
 
+    /// What `holder` may still use, and when the last of it ends. None if nothing is lent to it.
+    #[must_use]
+    pub fn lent_to(&self, holder: &H) -> Option<(u64, Timestamp)> {
+        let loan = self.loans.get(holder)?;
+        loan.ends().map(|ends| (loan.exposure(), ends))
+    }
+
     /// The number of holders.
     #[must_use]
     pub fn holders(&self) -> usize {
@@ -155,7 +162,7 @@ impl<H: Ord + Clone> Lender<H> {
         giver.wants = 0;
         let left = giver.exposure().saturating_sub(part);
         let moved = giver.exposure() - left;
-        let until = giver.offers.iter().map(|offer| offer.until).max();
+        let until = giver.ends();
         giver.offers.iter_mut().for_each(|offer| offer.ceiling = offer.ceiling.min(left));
         let Some(until) = until else { return 0 };
         let taker = self.loans.entry(to.clone()).or_default();
@@ -178,6 +185,11 @@ impl Loan {
     fn exposure(&self) -> u64 {
         let ceiling = self.offers.iter().map(|offer| offer.ceiling).max().unwrap_or(0);
         ceiling.saturating_sub(self.charged)
+    }
+
+    /// When the last of its offers ends.
+    fn ends(&self) -> Option<Timestamp> {
+        self.offers.iter().map(|offer| offer.until).max()
     }
 
     /// Forgets the offers whose time is over. Returns the highest of their ceilings.

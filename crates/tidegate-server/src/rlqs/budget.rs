@@ -67,11 +67,18 @@ impl Budgets {
         budget.claim(ask, now)
     }
 
-    /// Moves up to `part` of the shares of `from` to `to`.
-    pub(super) fn hand_over(&mut self, cell: &[u8], from: &[u64], to: u64, part: u64) {
+    /// Moves up to `part` of what is lent to `from` to `to`, which is one of them under another name.
+    ///
+    /// Nobody knows which one. So it is taken from what ends first: whichever it is, its own old part ends no earlier, and covers what
+    /// the others still use. Where one of them has ended already it may be that one, and has nothing to hand over.
+    pub(super) fn hand_over(&mut self, cell: &[u8], from: &[u64], to: u64, part: u64, now: Timestamp) {
         let Some(budget) = self.by_cell.get_mut(cell) else { return };
         budget.needs.retain(|holder, _| !from.contains(holder));
-        from.iter().fold(part, |left, holder| left - budget.lender.hand_over(holder, &to, left));
+        let _capacity_comes_back = budget.lender.expire(now);
+        let ends = |holder: &u64| budget.lender.lent_to(holder).map(|(_, ends)| (ends, *holder));
+        let Some(mut by_end) = from.iter().map(ends).collect::<Option<Vec<_>>>() else { return };
+        by_end.sort_unstable();
+        by_end.iter().fold(part, |left, (_, holder)| left - budget.lender.hand_over(holder, &to, left));
     }
 
     /// Forgets limits of which nothing is lent any more; every few seconds is enough.

@@ -71,6 +71,9 @@ pub(crate) const APPLIED_WITHIN: Micros = Micros::from_secs(4);
 /// How long a share counts as lent.
 pub const LENT_FOR: Micros = Micros::from_secs(19);
 
+/// The longest time that a report is about which proves what a bucket held: Envoy reports every five seconds, in whole ones.
+pub(crate) const REPORTS_ABOUT: Micros = Micros::from_secs(7);
+
 /// A bucket without requests for this long is abandoned. Nothing else removes it from Envoy.
 pub(crate) const ABANDONED_AFTER: Micros = Micros::from_secs(60);
 

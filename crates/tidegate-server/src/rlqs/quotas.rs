@@ -11,7 +11,7 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_store::Clock;
 
 use super::budget::Budgets;
-use super::{ABANDONED_AFTER, BucketId, LENT_FOR, MAX_BUCKETS_IN_ALL, MAX_STREAMS};
+use super::{ABANDONED_AFTER, BucketId, LENT_FOR, MAX_BUCKETS_IN_ALL, MAX_STREAMS, REPORTS_ABOUT};
 
 /// The quotas that this process lends to Envoys.
 pub struct Quotas {
@@ -193,7 +193,7 @@ impl Quotas {
         *counts = [counts[0].wrapping_add(allowed), counts[1].wrapping_add(denied)];
     }
 
-    /// Remembers holders that report no more, as their stream broke, until what they hold has ended.
+    /// Remembers holders that report no more, as their stream broke, until what they hold has ended and no report is about it.
     pub(super) fn orphan(
         &self,
         (peer, domain): (IpAddr, &str),
@@ -208,7 +208,7 @@ impl Quotas {
             }
             orphans.count += 1;
             let name = (peer, domain.to_owned(), id);
-            orphans.by_name.entry(name).or_default().push((holder, now + LENT_FOR));
+            orphans.by_name.entry(name).or_default().push((holder, now + LENT_FOR + REPORTS_ABOUT));
         }
     }
 

@@ -15,7 +15,7 @@ use super::quotas::{Quotas, Role, StreamPlace};
 use super::terms::Terms;
 use super::{
     ABANDONED_AFTER, ANSWERED_AT_ONCE, APPLIED_WITHIN, AbandonAction, Action, BlanketRule, BucketAction,
-    BucketId, BucketQuotaUsage, MAX_BUCKETS, QuotaAssignmentAction, RateLimitQuotaResponse,
+    BucketId, BucketQuotaUsage, MAX_BUCKETS, QuotaAssignmentAction, REPORTS_ABOUT, RateLimitQuotaResponse,
     RateLimitQuotaUsageReports, RateLimitStrategy, Strategy, VALID_FOR,
 };
 use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
@@ -172,8 +172,8 @@ impl QuotaSession {
         if self.buckets.len() >= MAX_BUCKETS || !quotas.open_bucket() {
             return false;
         }
-        // A bucket that Envoy had before this stream has what the last stream lent it.
-        let was_there = elapsed(usage) > Micros::ZERO;
+        // A bucket that Envoy had before this stream has what the last stream lent it. What a longer report proves may have ended.
+        let was_there = elapsed(usage) > Micros::ZERO && elapsed(usage) + SECOND <= REPORTS_ABOUT;
         let before = if was_there { quotas.orphans(self.peer, &self.domain, id) } else { Vec::new() };
         let holder = quotas.budgets.lock().new_holder();
         let bucket = EnvoyBucket { holder, before, reported: None, used: now, shares: Vec::new() };
@@ -214,7 +214,7 @@ impl EnvoyBucket {
         let before = std::mem::take(&mut self.before);
         for (cell, terms) in limits {
             if !before.is_empty() {
-                budgets.hand_over(cell, &before, self.holder, proven(usage, since, terms));
+                budgets.hand_over(cell, &before, self.holder, proven(usage, since, terms), now);
             }
             let held = HeldShare::of(&mut self.shares, cell);
             held.confirm(now);

@@ -154,7 +154,7 @@ impl Envoy {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn envoys_never_hold_more_than_the_limit_together(
